@@ -7,6 +7,7 @@
 use memmap2::{Mmap, MmapRaw};
 use shm_pool::backend::{Backend, Chunk, Collect, SegmentFile, SegmentSource};
 use shm_pool::OsError;
+use std::alloc::Layout;
 use std::collections::hash_map::{Entry, HashMap};
 use std::env;
 use std::error::Error;
@@ -146,7 +147,7 @@ fn send_messages(mut socket: UnixStream, table: &File) -> Result<(), Box<dyn Err
 
     for number in 0..MESSAGES {
         // Waits until the subscriber has read enough.
-        let mut chunk = backend.alloc_timeout(LEN, 64, TIMEOUT)?;
+        let mut chunk = backend.alloc_timeout(Layout::new::<[u8; LEN]>(), TIMEOUT)?;
         // SAFETY: no reader has it.
         let bytes = unsafe { chunk.bytes_mut() };
         bytes.fill(number as u8);
@@ -172,7 +173,7 @@ fn send_messages(mut socket: UnixStream, table: &File) -> Result<(), Box<dyn Err
     let chunks = backend.stats().misses();
     println!("{MESSAGES} messages of {LEN} bytes in {chunks} chunks");
     // The whole cap is free again when all messages are read.
-    drop(backend.alloc_timeout(CAP, 64, TIMEOUT)?);
+    drop(backend.alloc_timeout(Layout::new::<[u8; CAP]>(), TIMEOUT)?);
     Ok(())
 }
 

@@ -35,6 +35,21 @@
 //!
 //! # Your own transport
 //!
+//! A message's *descriptor* is 32 bytes, which any transport can carry:
+//!
+//! ```text
+//!  owner process                                     peer process
+//!  ┌────────────────────────────────────┐            ┌─────────────────────────┐
+//!  │ Provider ── alloc ──► ShmBytesMut  │            │ Client                  │
+//!  │    ▲                     │ freeze  │ Descriptor │   │ attach              │
+//!  │    │                     ▼         │  32 bytes  │   ▼                     │
+//!  │    │                   ShmBytes ───┼────────────┼► ShmView: &[u8]         │
+//!  │    │                     │ drop    │    any     │   │ drop                │
+//!  │   pool ◄── idle chunk ───┘         │ transport  │   ▼ lease released      │
+//!  └────────────────────────────────────┘            └─────────────────────────┘
+//!    /dev/shm: payload segments, read-only for peers; a control object that counts their leases
+//! ```
+//!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use shm_pool::{Client, Descriptor, Provider};
@@ -97,7 +112,7 @@
 //! cost no more than later ones. Idle memory returns to the system after an
 //! [`idle_window`](Tuning::idle_window), or by [`Provider::trim`].
 //!
-//! # Immediately, blocking, with a timeout, async
+//! # Blocking, non-blocking, timeouts and async
 //!
 //! | | at once | blocks | at most for a timeout | a future |
 //! |---|---|---|---|---|
@@ -119,15 +134,12 @@
 //! |---|---|
 //! | *provider*, *owner* | the process that allocates |
 //! | *peer* | a process that is attached to a provider |
-//! | *segment*, *arena* | one shared-memory object; an arena holds payload |
 //! | *chunk* | the memory of one allocation |
 //! | *size class* | the lengths that share chunks of one size: each multiple of 64 bytes up to 2 KiB, then 32 per doubling |
-//! | *shelf* | the idle chunks of one size class: a hot slot and a queue |
-//! | *pool* | a provider's shelves and arenas |
+//! | *segment* | one shared-memory object that holds payload |
+//! | *pool* | a provider's memory: its segments, and the idle chunks of each size class |
 //! | *reservation* | chunks that are made in advance, and stay |
 //! | *descriptor* | 32 plain bytes that name a message |
-//! | *record* | the 128 bytes of the control object that count a chunk's readers |
-//! | *lane* | a peer's byte in a record, which counts its leases |
 //! | *lease* | a peer's counted right to read a chunk |
 //! | *grant* | a lease that the owner adds before it sends the descriptor |
 //! | *generation* | how often a chunk was published; tells an old descriptor from the current one |

@@ -15,6 +15,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use shm_pool::backend::{Backend, SegmentFile, SegmentSource};
 //! use shm_pool::OsError;
+//! use std::alloc::Layout;
 //! use std::fs::File;
 //! use std::sync::atomic::{AtomicU64, Ordering};
 //!
@@ -39,7 +40,7 @@
 //! }
 //!
 //! let backend = Backend::builder().max_bytes(64 << 20).build(Source(AtomicU64::new(0)))?;
-//! let mut chunk = backend.alloc(100_000, 64)?;
+//! let mut chunk = backend.alloc(Layout::new::<[u8; 100_000]>())?;
 //! // SAFETY: no reader knows of it yet.
 //! let bytes = unsafe { chunk.bytes_mut() };
 //! bytes[..5].copy_from_slice(b"image");
@@ -88,6 +89,7 @@ use crate::owner::pool::{Pool, Reservation, Stats};
 use crate::owner::waiting::Ticket;
 use crate::protocol::control;
 use crate::protocol::memory_doorbell::LOOK_AGAIN;
+use std::alloc::Layout;
 use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
@@ -380,7 +382,7 @@ impl Backend {
         }
     }
 
-    /// Allocates `len` bytes, aligned to `align`, or 64 if that is more.
+    /// Allocates the bytes of a layout, aligned to 64 at least.
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and does not
     /// touch the heap.
@@ -390,8 +392,8 @@ impl Backend {
     /// Those of [`Provider::alloc`](crate::Provider::alloc), and
     /// [`AllocError::UnsupportedAlignment`].
     #[inline]
-    pub fn alloc(&self, len: usize, align: usize) -> Result<Chunk, AllocError> {
-        let class = self.class(len, align)?;
+    pub fn alloc(&self, layout: Layout) -> Result<Chunk, AllocError> {
+        let class = self.class(layout)?;
         let pool = self.pool();
         let taken = pool.shelves()[class].take_hot();
         // Not in a forked child: a thread that does not exist there may be in the middle of a push.
@@ -402,7 +404,7 @@ impl Backend {
                 None
             }
         });
-        self.hand_out(taken.map_or_else(|| self.take_slow(class, len), Ok)?)
+        self.hand_out(taken.map_or_else(|| self.take_slow(class, layout.size()), Ok)?)
     }
 
     /// Like [`alloc`](Self::alloc), but blocks for up to `timeout` until there is memory. The
@@ -412,13 +414,8 @@ impl Backend {
     /// # Errors
     ///
     /// Those of `alloc`; [`AllocError::TimedOut`].
-    pub fn alloc_timeout(
-        &self,
-        len: usize,
-        align: usize,
-        timeout: Duration,
-    ) -> Result<Chunk, AllocError> {
-        let source = match self.alloc(len, align) {
+    pub fn alloc_timeout(&self, layout: Layout, timeout: Duration) -> Result<Chunk, AllocError> {
+        let source = match self.alloc(layout) {
             Err(error) if error.is_exhausted() => error,
             result => return result,
         };
@@ -430,7 +427,7 @@ impl Backend {
             }
             None => LOOK_AGAIN,
         };
-        let ticket = Ticket::join(self.pool(), self.class(len, align)?, len, true)?;
+        let ticket = Ticket::join(self.pool(), self.class(layout)?, layout.size(), true)?;
         match ticket.wait_and(Deadline::after(timeout), collect) {
             Some(taken) => self.hand_out(taken?),
             None => Err(AllocError::TimedOut {
@@ -445,13 +442,8 @@ impl Backend {
     /// # Errors
     ///
     /// Those of [`alloc`](Self::alloc); [`AllocError::ReserveTooMany`].
-    pub fn reserve(
-        &self,
-        len: usize,
-        align: usize,
-        count: usize,
-    ) -> Result<Reservation, AllocError> {
-        let class = self.class(len, align)?;
+    pub fn reserve(&self, layout: Layout, count: usize) -> Result<Reservation, AllocError> {
+        let class = self.class(layout)?;
         if self.is_inherited() {
             return Err(AllocError::Forked);
         }
@@ -515,14 +507,14 @@ impl Backend {
             .collect()
     }
 
-    /// Returns the number of the size class for a length and an alignment.
+    /// Returns the number of the size class for a layout.
     ///
     /// # Errors
     ///
     /// [`AllocError::TooLarge`], [`AllocError::UnsupportedAlignment`].
     #[inline]
-    pub fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
-        self.pool().limits.class(len, align)
+    pub fn class(&self, layout: Layout) -> Result<usize, AllocError> {
+        self.pool().limits.class(layout.size(), layout.align())
     }
 
     /// Returns how many chunks of a size class are reserved; 0 if there is no such class.

@@ -48,6 +48,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::fs;
 use std::future::poll_fn;
+use std::iter;
 use std::mem;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -707,6 +708,21 @@ impl Watcher {
     /// [`RecvError::Forked`].
     pub fn recv(&mut self) -> Result<ChannelChange, RecvError> {
         self.receive(None)
+    }
+
+    /// Like [`recv`](Self::recv), but never blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::Empty`] if nothing has changed, and those of [`recv`](Self::recv) except
+    /// [`RecvError::Interrupted`].
+    pub fn try_recv(&mut self) -> Result<ChannelChange, RecvError> {
+        self.next()?.ok_or(RecvError::Empty)
+    }
+
+    /// Returns an iterator that blocks for each change, and never ends. Errors are items.
+    pub fn iter(&mut self) -> impl Iterator<Item = Result<ChannelChange, RecvError>> + '_ {
+        iter::repeat_with(|| self.recv())
     }
 
     /// Like [`recv`](Self::recv), but blocks for at most `timeout`. With zero, this only looks.

@@ -4,6 +4,7 @@ use crate::fixtures::{files, unique_prefix, NONE};
 use shm_pool::backend::{Backend, BackendBuilder, Chunk, Collect, SegmentFile, SegmentSource};
 use shm_pool::{AllocError, BuildError, OsError, Tuning};
 use shm_pool_support::machine::page_size;
+use std::alloc::Layout;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -103,7 +104,7 @@ fn place(chunk: &Chunk) -> (u64, usize) {
 fn drop_returns_chunk() {
     let source = Source::new("backend-reuse");
     let backend = build(&source);
-    let mut chunk = backend.alloc(10_000, 1).unwrap();
+    let mut chunk = backend.alloc(layout(10_000, 1)).unwrap();
     // SAFETY: there is no reader.
     unsafe { chunk.bytes_mut() }.fill(1);
     let first = place(&chunk);
@@ -115,17 +116,17 @@ fn drop_returns_chunk() {
         "readers find it by segment and offset"
     );
     drop(chunk);
-    assert_eq!(place(&backend.alloc(10_000, 1).unwrap()), first);
+    assert_eq!(place(&backend.alloc(layout(10_000, 1)).unwrap()), first);
     assert_eq!((backend.stats().hits(), backend.stats().misses()), (1, 1));
 }
 
 #[test]
 fn dropped_cold() {
     let backend = build(&Source::new("cold"));
-    let chunks = [(); 3].map(|()| backend.alloc(1000, 1).unwrap());
+    let chunks = [(); 3].map(|()| backend.alloc(layout(1000, 1)).unwrap());
     let places = chunks.each_ref().map(place);
     chunks.into_iter().for_each(Chunk::drop_cold);
-    let again = [(); 3].map(|()| backend.alloc(1000, 1).unwrap());
+    let again = [(); 3].map(|()| backend.alloc(layout(1000, 1)).unwrap());
     assert_eq!(
         again.each_ref().map(place),
         places,
@@ -135,7 +136,7 @@ fn dropped_cold() {
     drop(one);
     other.drop_cold();
     assert_eq!(
-        place(&backend.alloc(1000, 1).unwrap()),
+        place(&backend.alloc(layout(1000, 1)).unwrap()),
         places[0],
         "before those that are cold"
     );
@@ -148,9 +149,9 @@ fn dropped_cold_without_a_place() {
         .max_idle_per_class(0)
         .build(Shared(source.clone()))
         .unwrap();
-    backend.alloc(1000, 1).unwrap().drop_cold();
+    backend.alloc(layout(1000, 1)).unwrap().drop_cold();
     assert_eq!(backend.stats().bytes_held, 0, "nothing is kept");
-    let chunk = backend.alloc(1000, 1).unwrap();
+    let chunk = backend.alloc(layout(1000, 1)).unwrap();
     drop(backend);
     chunk.drop_cold();
     assert!(source.files().is_empty());
@@ -163,12 +164,12 @@ fn alignment_and_limits() {
         .max_alloc(MIB / 2)
         .build(Shared(source.clone()))
         .unwrap();
-    let chunk = backend.alloc(100, 4096).unwrap();
+    let chunk = backend.alloc(layout(100, 4096)).unwrap();
     assert_eq!(
         (chunk.offset() % 4096, chunk.as_ptr() as usize % 4096),
         (0, 0)
     );
-    let kind = |len, align| backend.alloc(len, align).unwrap_err();
+    let kind = |len, align| backend.alloc(layout(len, align)).unwrap_err();
     assert!(matches!(kind(MIB, 1), AllocError::TooLarge { max, .. } if max == MIB / 2));
     assert!(matches!(
         kind(1, 8192),
@@ -176,7 +177,7 @@ fn alignment_and_limits() {
     ));
     let classes = backend.classes();
     for (len, align) in [(1, 1), (1000, 64), (300_000, 1), (5000, 4096)] {
-        let class = classes[backend.class(len, align).unwrap()];
+        let class = classes[backend.class(layout(len, align)).unwrap()];
         assert!(
             class.size >= len && class.align >= align,
             "{len} {align}: {class:?}"
@@ -216,7 +217,7 @@ fn tuning() {
         "{node:?}"
     );
     let backend = build(Tuning::new().arena_size(4 * MIB).huge_pages(true)).unwrap();
-    let _chunk = backend.alloc(100, 1).unwrap();
+    let _chunk = backend.alloc(layout(100, 1)).unwrap();
     assert_eq!(backend.stats().bytes_mapped, 4 * MIB);
 }
 
@@ -225,8 +226,8 @@ fn last_chunk_removes_segments() {
     let source = Source::new("backend-outlives");
     let backend = build(&source);
     let (chunk, other) = (
-        backend.alloc(100, 1).unwrap(),
-        backend.alloc(100, 1).unwrap(),
+        backend.alloc(layout(100, 1)).unwrap(),
+        backend.alloc(layout(100, 1)).unwrap(),
     );
     let (mapped, address) = (other.keep_mapped(), other.as_ptr());
     drop(backend);
@@ -246,7 +247,7 @@ fn source_refuses() {
     let source = Source::new("backend-refuses");
     let backend = build(&source);
     source.is_refusing.store(true, Ordering::Relaxed);
-    let error = backend.alloc(100, 1).unwrap_err();
+    let error = backend.alloc(layout(100, 1)).unwrap_err();
     let AllocError::Os(os) = &error else {
         panic!("{error}")
     };
@@ -257,7 +258,7 @@ fn source_refuses() {
         (0, 0)
     );
     source.is_refusing.store(false, Ordering::Relaxed);
-    drop(backend.alloc(100, 1).unwrap());
+    drop(backend.alloc(layout(100, 1)).unwrap());
     drop(backend);
     assert_eq!(source.files(), NONE);
 }
@@ -281,7 +282,7 @@ fn unmappable_file_is_removed() {
     let source = Source::new("backend-unfit");
     let backend = builder().build(ReadOnly(Shared(source.clone()))).unwrap();
     assert!(matches!(
-        backend.alloc(100, 1).unwrap_err(),
+        backend.alloc(layout(100, 1)).unwrap_err(),
         AllocError::Os(_)
     ));
     assert_eq!(source.files(), NONE);
@@ -297,14 +298,17 @@ fn collects_before_refusal() {
         .unwrap()
         .with_collector(in_flight.clone());
     for _ in 0..8 {
-        let chunk = backend.alloc(MIB / 8, 1).unwrap();
+        let chunk = backend.alloc(layout(MIB / 8, 1)).unwrap();
         in_flight.chunks.lock().unwrap().push(chunk);
     }
     let asked = in_flight.asked.load(Ordering::Relaxed);
-    assert!(backend.alloc(MIB / 8, 1).unwrap_err().is_exhausted());
+    assert!(backend
+        .alloc(layout(MIB / 8, 1))
+        .unwrap_err()
+        .is_exhausted());
     assert!(in_flight.asked.load(Ordering::Relaxed) > asked);
     in_flight.is_read.store(true, Ordering::Relaxed);
-    assert!(backend.alloc(MIB, 1).is_ok());
+    assert!(backend.alloc(layout(MIB, 1)).is_ok());
 }
 
 /// Another thread releases the last chunk, and its segment with it, while this one asks for a
@@ -326,7 +330,7 @@ fn segment_is_removed_meanwhile() {
         .unwrap()
         .with_collector(in_flight.clone());
     for _ in 0..3 {
-        let chunk = backend.alloc(MIB, 1).unwrap();
+        let chunk = backend.alloc(layout(MIB, 1)).unwrap();
         in_flight.0.lock().unwrap().push(chunk);
     }
 }
@@ -341,7 +345,7 @@ fn segment_comes_and_goes() {
         .unwrap();
     let alloc_many = || {
         (0..3_000)
-            .filter(|_| backend.alloc(MIB / 4, 1).is_err())
+            .filter(|_| backend.alloc(layout(MIB / 4, 1)).is_err())
             .count()
     };
     let refused: usize = thread::scope(|scope| {
@@ -357,14 +361,14 @@ fn collects_before_making_room() {
     for (len, idle_len, collects) in [(1000, 3000, true), (MIB / 8, MIB / 2, false)] {
         let in_flight = Arc::new(InFlight::default());
         let backend = build(&Source::new("backend-room")).with_collector(in_flight.clone());
-        let idle = backend.alloc(idle_len, 1).unwrap();
-        let all: Vec<_> = std::iter::from_fn(|| backend.alloc(len, 1).ok()).collect();
+        let idle = backend.alloc(layout(idle_len, 1)).unwrap();
+        let all: Vec<_> = std::iter::from_fn(|| backend.alloc(layout(len, 1)).ok()).collect();
         assert!(all.len() > 3);
         in_flight.chunks.lock().unwrap().extend(all);
         drop(idle);
         in_flight.is_read.store(true, Ordering::Relaxed);
         let before = in_flight.asked.load(Ordering::Relaxed);
-        let _chunk = backend.alloc(len, 1).unwrap();
+        let _chunk = backend.alloc(layout(len, 1)).unwrap();
         assert_eq!(
             in_flight.asked.load(Ordering::Relaxed) > before,
             collects,
@@ -386,7 +390,7 @@ fn collects_before_growth() {
     let backend = build(&source).with_collector(in_flight.clone());
     in_flight.is_read.store(true, Ordering::Relaxed);
     for _ in 0..100 {
-        let chunk = backend.alloc(1000, 1).unwrap();
+        let chunk = backend.alloc(layout(1000, 1)).unwrap();
         in_flight.chunks.lock().unwrap().push(chunk);
     }
     assert!(backend.stats().misses() < 4, "{:?}", backend.stats());
@@ -397,15 +401,17 @@ fn wait() {
     let source = Source::new("backend-waits");
     let in_flight = Arc::new(InFlight::default());
     let backend = build(&source).with_collector(in_flight.clone());
-    let held = backend.alloc(MIB, 1).unwrap();
-    let error = backend.alloc_timeout(1, 1, Duration::ZERO).unwrap_err();
+    let held = backend.alloc(layout(MIB, 1)).unwrap();
+    let error = backend
+        .alloc_timeout(layout(1, 1), Duration::ZERO)
+        .unwrap_err();
     assert!(matches!(error, AllocError::TimedOut { .. }));
     thread::scope(|scope| {
-        let waits = scope.spawn(|| backend.alloc_timeout(MIB, 1, TIMEOUT));
+        let waits = scope.spawn(|| backend.alloc_timeout(layout(MIB, 1), TIMEOUT));
         drop(held);
         let taken = waits.join().unwrap().unwrap();
         in_flight.chunks.lock().unwrap().push(taken);
-        let waits = scope.spawn(|| backend.alloc_timeout(MIB, 1, TIMEOUT));
+        let waits = scope.spawn(|| backend.alloc_timeout(layout(MIB, 1), TIMEOUT));
         in_flight.is_read.store(true, Ordering::Relaxed);
         drop(waits.join().unwrap().unwrap());
     });
@@ -416,8 +422,8 @@ fn reserve_and_trim() {
     let source = Source::new("backend-reserves");
     let in_flight = Arc::new(InFlight::default());
     let backend = build(&source).with_collector(in_flight.clone());
-    let class = backend.class(1000, 1).unwrap();
-    let reserved = backend.reserve(1000, 1, 4).unwrap();
+    let class = backend.class(layout(1000, 1)).unwrap();
+    let reserved = backend.reserve(layout(1000, 1), 4).unwrap();
     assert_eq!(
         (backend.reserved(class), backend.places(class).len()),
         (4, 4)
@@ -426,11 +432,14 @@ fn reserve_and_trim() {
         .chunks
         .lock()
         .unwrap()
-        .extend((0..7).map(|_| backend.alloc(MIB / 8, 1).unwrap()));
-    assert!(backend.reserve(MIB / 4, 1, 2).unwrap_err().is_exhausted());
+        .extend((0..7).map(|_| backend.alloc(layout(MIB / 8, 1)).unwrap()));
+    assert!(backend
+        .reserve(layout(MIB / 4, 1), 2)
+        .unwrap_err()
+        .is_exhausted());
     assert_eq!(backend.trim(), 0);
     in_flight.is_read.store(true, Ordering::Relaxed);
-    drop(backend.reserve(MIB / 4, 1, 2).unwrap());
+    drop(backend.reserve(layout(MIB / 4, 1), 2).unwrap());
     assert!(backend.trim() >= MIB / 2);
     assert_eq!(backend.places(class).len(), 4);
     drop(reserved);
@@ -500,8 +509,8 @@ fn segments(source: &Source) -> Vec<(usize, usize)> {
 #[test]
 fn whole_segment_while_it_has_a_chunk() {
     let (source, _, backend) = locked("backend-whole");
-    let kept = backend.alloc(1000, 1).unwrap();
-    let dropped = backend.alloc(MIB / 2, 1).unwrap();
+    let kept = backend.alloc(layout(1000, 1)).unwrap();
+    let dropped = backend.alloc(layout(MIB / 2, 1)).unwrap();
     assert_eq!(segments(&source), [(MIB, MIB)]);
     assert_eq!(backend.stats().bytes_held, MIB);
     drop(dropped);
@@ -511,7 +520,7 @@ fn whole_segment_while_it_has_a_chunk() {
     assert_eq!(backend.trim(), MIB);
     assert_eq!(segments(&source), [(0, MIB)]);
     assert_eq!(backend.stats().bytes_held, 0);
-    drop(backend.alloc(1000, 1).unwrap());
+    drop(backend.alloc(layout(1000, 1)).unwrap());
     assert_eq!(segments(&source), [(MIB, MIB)]);
     assert_eq!(backend.stats().bytes_held, MIB);
 }
@@ -522,21 +531,21 @@ fn whole_segment_while_it_has_a_chunk() {
 fn no_room_for_a_whole_segment() {
     let (source, room, backend) = locked("backend-no-room");
     room.store(MIB / 4, Ordering::Relaxed);
-    let error = backend.alloc(MIB / 2, 1).unwrap_err();
+    let error = backend.alloc(layout(MIB / 2, 1)).unwrap_err();
     assert!(error.is_exhausted(), "{error}");
     assert!(source.files().is_empty(), "nothing is left");
-    drop(backend.alloc(1000, 1).unwrap());
+    drop(backend.alloc(layout(1000, 1)).unwrap());
     let [(held, len)] = segments(&source)[..] else {
         panic!("one segment")
     };
     assert!(held == len && (MIB / 8..=MIB / 4).contains(&len), "{len}");
     backend.trim();
     room.store(0, Ordering::Relaxed);
-    let error = backend.alloc(1000, 1).unwrap_err();
+    let error = backend.alloc(layout(1000, 1)).unwrap_err();
     assert!(error.is_exhausted(), "its memory cannot be reserved again");
     assert_eq!(segments(&source), [(0, len)]);
     room.store(MIB, Ordering::Relaxed);
-    drop(backend.alloc(1000, 1).unwrap());
+    drop(backend.alloc(layout(1000, 1)).unwrap());
     assert_eq!(segments(&source), [(len, len)]);
 }
 
@@ -544,14 +553,16 @@ fn no_room_for_a_whole_segment() {
 #[test]
 fn room_in_whole_segments() {
     let (source, room, backend) = locked("backend-whole-full");
-    let first = backend.alloc(MIB / 4, 1).unwrap();
+    let first = backend.alloc(layout(MIB / 4, 1)).unwrap();
     room.store(0, Ordering::Relaxed);
-    let others: Vec<_> = (0..3).map(|_| backend.alloc(MIB / 4, 1).unwrap()).collect();
-    assert!(backend.alloc(64, 1).unwrap_err().is_exhausted());
+    let others: Vec<_> = (0..3)
+        .map(|_| backend.alloc(layout(MIB / 4, 1)).unwrap())
+        .collect();
+    assert!(backend.alloc(layout(64, 1)).unwrap_err().is_exhausted());
     drop(others);
-    let long = backend.alloc(MIB * 3 / 4, 1).unwrap();
+    let long = backend.alloc(layout(MIB * 3 / 4, 1)).unwrap();
     drop((first, long));
-    drop(backend.alloc(MIB, 1).unwrap());
+    drop(backend.alloc(layout(MIB, 1)).unwrap());
     assert_eq!(segments(&source), [(MIB, MIB)]);
 }
 
@@ -566,7 +577,7 @@ fn whole_segments_of_several_threads() {
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(seed);
                 for _ in 0..300 {
-                    let chunk = backend.alloc(random.usize(1..MIB), 1);
+                    let chunk = backend.alloc(layout(random.usize(1..MIB), 1));
                     if let Ok(chunk) = &chunk {
                         held.fetch_add(1, Ordering::Relaxed);
                         let path = format!("/dev/shm/{}.{}", source.prefix, chunk.segment());
@@ -589,15 +600,15 @@ fn whole_segments_of_several_threads() {
 fn leak() {
     let source = Source::new("backend-given-up");
     let backend = build(&source);
-    let kept = backend.alloc(MIB / 2, 1).unwrap();
+    let kept = backend.alloc(layout(MIB / 2, 1)).unwrap();
     let (first, address) = (place(&kept), kept.as_ptr());
     let mapped = kept.keep_mapped();
     // SAFETY: no reader writes.
     unsafe { address.write_bytes(9, MIB / 2) };
     kept.leak();
     assert_eq!(backend.stats().bytes_in_use, 0);
-    assert!(backend.alloc(MIB, 1).unwrap_err().is_exhausted());
-    assert_ne!(place(&backend.alloc(MIB / 2, 1).unwrap()), first);
+    assert!(backend.alloc(layout(MIB, 1)).unwrap_err().is_exhausted());
+    assert_ne!(place(&backend.alloc(layout(MIB / 2, 1)).unwrap()), first);
     backend.trim();
     // SAFETY: `mapped` keeps it so.
     assert_eq!(unsafe { address.read_volatile() }, 9);
@@ -608,12 +619,12 @@ fn leak() {
 #[test]
 fn tag() {
     let backend = build(&Source::new("backend-tag"));
-    let mut chunk = backend.alloc(100, 1).unwrap();
+    let mut chunk = backend.alloc(layout(100, 1)).unwrap();
     assert_eq!(chunk.tag(), 0);
     chunk.set_tag(9);
     let first = place(&chunk);
     drop(chunk);
-    let again = backend.alloc(100, 1).unwrap();
+    let again = backend.alloc(layout(100, 1)).unwrap();
     assert_eq!(
         (place(&again), again.tag()),
         (first, 9),
@@ -621,13 +632,13 @@ fn tag() {
     );
     drop(again);
     backend.evict_idle();
-    let new = backend.alloc(100, 1).unwrap();
+    let new = backend.alloc(layout(100, 1)).unwrap();
     assert_eq!((place(&new), new.tag()), (first, 0), "of another chunk");
     drop(new);
     backend.evict_idle();
-    backend.reserve(100, 1, 1).unwrap().keep();
+    backend.reserve(layout(100, 1), 1).unwrap().keep();
     assert_eq!(
-        backend.alloc(100, 1).unwrap().tag(),
+        backend.alloc(layout(100, 1)).unwrap().tag(),
         0,
         "one that was reserved is new, too"
     );
@@ -637,7 +648,7 @@ fn tag() {
 fn raw() {
     let source = Source::new("backend-raw");
     let backend = build(&source);
-    let chunk = backend.alloc(100, 1).unwrap();
+    let chunk = backend.alloc(layout(100, 1)).unwrap();
     let before = place(&chunk);
     // SAFETY: turned back once.
     let chunk = unsafe { Chunk::from_raw(chunk.into_raw()) };
@@ -654,15 +665,15 @@ fn forked_child() {
     let source = Source::new("backend-fork");
     let backend = build(&source);
     let (chunk, idle) = (
-        backend.alloc(100, 1).unwrap(),
-        backend.alloc(MIB / 2, 1).unwrap(),
+        backend.alloc(layout(100, 1)).unwrap(),
+        backend.alloc(layout(MIB / 2, 1)).unwrap(),
     );
     drop(idle);
     let mapped = chunk.keep_mapped();
     // SAFETY: the child takes no lock of other threads' and exits.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let is_refused = [MIB / 2, MIB / 4].map(|len| match backend.alloc(len, 1) {
+        let is_refused = [MIB / 2, MIB / 4].map(|len| match backend.alloc(layout(len, 1)) {
             Err(error) => matches!(error, AllocError::Forked),
             Ok(_) => false,
         });
@@ -696,7 +707,7 @@ fn long_message_beside_given_up_chunk() {
         .tuning(Tuning::new().arena_size(32 * page).idle_window(0));
     let backend = builder.build(Shared(source.clone())).unwrap();
     let mut chunks: Vec<_> = (0..32)
-        .map(|_| backend.alloc(page, page).unwrap())
+        .map(|_| backend.alloc(layout(page, page)).unwrap())
         .collect();
     chunks.sort_by_key(Chunk::offset);
     let mut places: Vec<_> = chunks.into_iter().map(Some).collect();
@@ -710,8 +721,8 @@ fn long_message_beside_given_up_chunk() {
     'refused: loop {
         for place in places.iter_mut().filter(|place| place.is_some()) {
             *place = None;
-            *place = Some(backend.alloc(page, page).unwrap());
-            if backend.alloc(4 * page, page).is_ok() {
+            *place = Some(backend.alloc(layout(page, page)).unwrap());
+            if backend.alloc(layout(4 * page, page)).is_ok() {
                 break 'refused;
             }
         }
@@ -745,8 +756,8 @@ fn segment_id_used_twice() {
         .tuning(Tuning::new().arena_size(MIB / 16))
         .build(OneId(source.clone()))
         .unwrap();
-    let first = backend.alloc(MIB / 32, 1).unwrap();
-    let error = backend.alloc(MIB / 4, 1).unwrap_err();
+    let first = backend.alloc(layout(MIB / 32, 1)).unwrap();
+    let error = backend.alloc(layout(MIB / 4, 1)).unwrap_err();
     let AllocError::Os(os) = &error else {
         panic!("{error}")
     };
@@ -756,7 +767,7 @@ fn segment_id_used_twice() {
         "{error}"
     );
     drop(first);
-    assert!(backend.alloc(MIB / 32, 1).is_ok());
+    assert!(backend.alloc(layout(MIB / 32, 1)).is_ok());
     assert_eq!(source.files(), NONE);
 }
 
@@ -765,9 +776,9 @@ fn segment_id_used_twice() {
 fn wants_back_what_a_long_message_needs() {
     let backend = build(&Source::new("wants-back"));
     let wanted = |chunk: &Chunk| backend.wants_back(chunk.segment(), chunk.offset(), chunk.len());
-    let is_refused = || backend.alloc(MIB / 4, 1).is_err();
+    let is_refused = || backend.alloc(layout(MIB / 4, 1)).is_err();
     let mut chunks: Vec<_> = (0..16)
-        .map(|_| backend.alloc(MIB / 16, 1).unwrap())
+        .map(|_| backend.alloc(layout(MIB / 16, 1)).unwrap())
         .collect();
     assert!(!chunks.iter().any(wanted));
     let mut tries = 0;
@@ -784,4 +795,8 @@ fn wants_back_what_a_long_message_needs() {
         assert!(tries < 1000, "no place was chosen");
     }
     assert!(!chunks.iter().any(wanted));
+}
+
+fn layout(len: usize, align: usize) -> Layout {
+    Layout::from_size_align(len, align).unwrap()
 }

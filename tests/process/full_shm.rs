@@ -12,6 +12,7 @@ use shm_pool::{
     AllocError, BuildError, Client, Namespace, OsError, Provider, ProviderBuilder, ShmBytes,
     ShmBytesMut, Tuning,
 };
+use std::alloc::Layout;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex};
@@ -553,7 +554,7 @@ fn backend_leaves_no_empty_segment() {
             .unwrap()
             .with_collector(held.clone());
         for _ in 0..2 {
-            let chunk = backend.alloc(MIB / 2, 1).unwrap();
+            let chunk = backend.alloc(layout(MIB / 2, 1)).unwrap();
             held.0.lock().unwrap().push(chunk);
         }
         assert_eq!(
@@ -561,7 +562,7 @@ fn backend_leaves_no_empty_segment() {
             (1, MIB)
         );
         assert!(fs::write("/dev/shm/filler", vec![1; 8 * MIB]).is_err());
-        let _chunk = backend.alloc(MIB / 2, 1).unwrap();
+        let _chunk = backend.alloc(layout(MIB / 2, 1)).unwrap();
         assert!(held.0.lock().unwrap().is_empty());
         assert_eq!(
             (backend.stats().segments, backend.stats().bytes_mapped),
@@ -853,4 +854,8 @@ fn mapped_segment_makes_room() {
         drop((peer, provider));
         assert_eq!(shm::objects(prefix), [""; 0]);
     });
+}
+
+fn layout(len: usize, align: usize) -> Layout {
+    Layout::from_size_align(len, align).unwrap()
 }

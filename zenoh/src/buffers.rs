@@ -269,7 +269,7 @@ impl Inner {
     /// Returns the class of a layout, if this process may allocate it.
     #[inline]
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
-        let class = self.backend.chunks.class(len, align)?;
+        let class = self.backend.chunks.class(crate::layout(len, align))?;
         // Before any lock: in a forked child, a thread that does not exist there may hold it.
         match self.is_ours() {
             true => Ok(class),
@@ -367,7 +367,10 @@ impl Inner {
     /// one only, or expects no other message of the class. Then it is a one-off (see [`Class`]).
     fn make_one(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
         let align = self.sizes[class].align;
-        debug_assert_eq!(self.backend.chunks.class(len, align).ok(), Some(class));
+        debug_assert_eq!(
+            self.backend.chunks.class(crate::layout(len, align)).ok(),
+            Some(class)
+        );
         let chunk = self.backend.take(len, align)?;
         let descriptor = chunk.descriptor.clone();
         let key = Key {

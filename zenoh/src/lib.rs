@@ -260,6 +260,7 @@ struct ReadmeDoctests;
 use outstanding::{Key, Outstanding};
 use parking_lot::Mutex;
 use shm_pool::backend::{Backend, Chunk, Collect};
+use std::alloc::Layout;
 use std::error::Error;
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -445,8 +446,8 @@ impl PoolBackend {
     /// ```
     pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
         self.core.providers.hurry();
-        let reservation = self.chunks.reserve(len, 1, count)?;
-        for (segment, offset) in self.chunks.places(self.chunks.class(len, 1)?) {
+        let reservation = self.chunks.reserve(layout(len, 1), count)?;
+        for (segment, offset) in self.chunks.places(self.chunks.class(layout(len, 1))?) {
             self.core.outstanding.prepare(Key::new(segment, offset));
         }
         Ok(reservation)
@@ -465,7 +466,7 @@ impl PoolBackend {
     #[inline]
     fn take(&self, len: usize, align: usize) -> Result<AllocatedChunk, AllocError> {
         let core = &*self.core;
-        let chunk = self.chunks.alloc(len, align)?;
+        let chunk = self.chunks.alloc(layout(len, align))?;
         if core.providers.refusals.load(Ordering::Relaxed) > 0 {
             core.providers.note_served();
         }
@@ -515,7 +516,7 @@ impl PoolBackend {
     #[inline]
     fn can_serve(&self, layout: &MemoryLayout) -> bool {
         self.chunks
-            .class(len_of(layout), align_of(layout))
+            .class(self::layout(len_of(layout), align_of(layout)))
             .map_err(|error| log_unfit(layout, &error))
             .is_ok()
     }
@@ -608,6 +609,15 @@ impl fmt::Debug for PoolBackend {
         f.debug_struct("PoolBackend")
             .field("chunks", &self.chunks)
             .finish()
+    }
+}
+
+/// Returns the layout of a message. One that is longer than any layout is too long for every pool.
+#[inline]
+fn layout(len: usize, align: usize) -> Layout {
+    match Layout::from_size_align(len, align) {
+        Ok(layout) => layout,
+        Err(_) => Layout::new::<[u8; isize::MAX as usize]>(),
     }
 }
 
