@@ -63,13 +63,18 @@ pub trait Converted {
     where
         Self: Payload;
 
-    /// Returns what was made [into bytes](Self::into_bytes).
-    fn frozen(bytes: ShmBytes) -> <Self as Payload>::Frozen
+    /// Converts the result of a send of what was made [into bytes](Self::into_bytes). Takes the
+    /// whole result, as does `received`, so that nothing is moved for bytes.
+    fn sent<R>(
+        sent: Result<R, SendError<ShmBytes>>,
+    ) -> Result<R, SendError<<Self as Payload>::Frozen>>
     where
         Self: Payload;
 
-    /// Fails if the message is not of this payload.
-    fn message(message: Message) -> Result<<Self as Payload>::Message, RecvError>
+    /// Converts what was received. Fails if the message is not of this payload.
+    fn received(
+        received: Result<Message, RecvError>,
+    ) -> Result<<Self as Payload>::Message, RecvError>
     where
         Self: Payload;
 }
@@ -92,29 +97,19 @@ impl Converted for [u8] {
         frozen
     }
 
-    #[inline]
-    fn frozen(bytes: ShmBytes) -> ShmBytes {
-        bytes
+    #[inline(always)]
+    fn sent<R>(sent: Result<R, SendError<ShmBytes>>) -> Result<R, SendError<ShmBytes>> {
+        sent
     }
 
-    #[inline]
-    fn message(message: Message) -> Result<Message, RecvError> {
-        Ok(message)
+    #[inline(always)]
+    fn received(received: Result<Message, RecvError>) -> Result<Message, RecvError> {
+        received
     }
 }
 
 /// Marks an end, or its builder, as one of a payload. It owns none.
 pub(super) type Of<T> = PhantomData<fn(&T)>;
-
-impl SendError<ShmBytes> {
-    #[inline]
-    pub(super) fn of<T: Payload + ?Sized>(self) -> SendError<T::Frozen> {
-        SendError {
-            kind: self.kind,
-            message: T::frozen(self.message),
-        }
-    }
-}
 
 /// Converts the message of an event.
 #[inline]
@@ -123,7 +118,7 @@ pub(super) fn event<T: Payload + ?Sized>(
 ) -> Result<ChannelEvent<T::Message>, RecvError> {
     Ok(match event {
         ChannelEvent::Connected { provider } => ChannelEvent::Connected { provider },
-        ChannelEvent::Message(message) => ChannelEvent::Message(T::message(message)?),
+        ChannelEvent::Message(message) => ChannelEvent::Message(T::received(Ok(message))?),
         ChannelEvent::Disconnected => ChannelEvent::Disconnected,
     })
 }

@@ -13,7 +13,7 @@ use super::message::{self, Carried, Inline, Missed, Tag};
 use super::object::{Object, Rendezvous};
 use super::parker::Parker;
 use super::payload::{self, builder_traits, Of, Payload};
-use super::receiving_end::{received, receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
+use super::receiving_end::{receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
 use super::return_queue::{memory_doorbell, BorrowedBuffer, MappedSegments, ReturnQueue};
 use super::ring::{self, OnFull, Ticket, Words};
 use crate::error::OsError;

@@ -486,14 +486,6 @@ fn is_end(received: &Result<Message, RecvError>) -> bool {
     matches!(received, Err(RecvError::Disconnected | RecvError::Evicted))
 }
 
-/// Converts what was received.
-#[inline]
-pub(super) fn received<T: Payload + ?Sized>(
-    message: Result<Message, RecvError>,
-) -> Result<T::Message, RecvError> {
-    T::message(message?)
-}
-
 /// A future that receives the next message. Created by `recv_async` of a
 /// [`Receiver`](super::Receiver) or [`Subscriber`](super::Subscriber).
 #[must_use = "a future does nothing until it is polled"]
@@ -506,7 +498,7 @@ impl<T: Payload + ?Sized> Future for RecvFuture<'_, T> {
     type Output = Result<T::Message, RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.end.poll_recv(context).map(received::<T>)
+        self.end.poll_recv(context).map(T::received)
     }
 }
 
@@ -562,7 +554,7 @@ impl<T: Payload + ?Sized> Iterator for Iter<'_, T> {
     type Item = Result<T::Message, RecvError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        next_message(self.end).map(received::<T>)
+        next_message(self.end).map(T::received)
     }
 }
 
@@ -580,7 +572,7 @@ impl<T: Payload + ?Sized> Iterator for TryIter<'_, T> {
         match self.end.try_recv() {
             Err(RecvError::Empty) => None,
             next if is_end(&next) && self.end.options.on_end == OnEnd::Return => None,
-            next => Some(received::<T>(next)),
+            next => Some(T::received(next)),
         }
     }
 }
@@ -595,7 +587,7 @@ impl<T: Payload + ?Sized> Iterator for IntoIter<T> {
     type Item = Result<T::Message, RecvError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        next_message(&mut self.end).map(received::<T>)
+        next_message(&mut self.end).map(T::received)
     }
 }
 
@@ -789,7 +781,7 @@ macro_rules! receiving_end {
             /// [`RecvError::Forked`]: crate::channel::RecvError::Forked
             #[inline]
             pub fn recv(&mut self) -> Result<T::Message, crate::channel::RecvError> {
-                received::<T>(self.end.receive(None))
+                T::received(self.end.receive(None))
             }
 
             /// Like [`recv`](Self::recv), but blocks for at most `timeout`.
@@ -803,7 +795,7 @@ macro_rules! receiving_end {
                 &mut self,
                 timeout: std::time::Duration,
             ) -> Result<T::Message, crate::channel::RecvError> {
-                received::<T>(self.end.receive(crate::os::futex::Deadline::after(timeout)))
+                T::received(self.end.receive(crate::os::futex::Deadline::after(timeout)))
             }
 
             #[doc = concat!(
@@ -819,7 +811,7 @@ macro_rules! receiving_end {
             pub fn try_recv(
                 &mut self,
             ) -> Result<T::Message, crate::channel::RecvError> {
-                received::<T>(self.end.try_recv())
+                T::received(self.end.try_recv())
             }
 
             /// Receives the next message without blocking the thread, with any executor. Cancel
@@ -844,7 +836,7 @@ macro_rules! receiving_end {
                 &mut self,
                 context: &mut std::task::Context<'_>,
             ) -> std::task::Poll<Result<T::Message, crate::channel::RecvError>> {
-                self.end.poll_recv(context).map(received::<T>)
+                self.end.poll_recv(context).map(T::received)
             }
 
             #[doc = concat!(
@@ -1114,7 +1106,7 @@ macro_rules! receiving_end {
                 context: &mut std::task::Context<'_>,
             ) -> std::task::Poll<Option<Self::Item>> {
                 let next = crate::channel::receiving_end::poll_next_message(&mut self.end, context);
-                next.map(|next| next.map(received::<T>))
+                next.map(|next| next.map(T::received))
             }
         }
     };

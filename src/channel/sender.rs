@@ -313,9 +313,7 @@ impl<T: Payload + ?Sized> Sender<T> {
     #[inline]
     pub fn send(&mut self, message: impl Into<T::Frozen>) -> Result<(), SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
-        self.end
-            .send_buffer(bytes, None, Timeout::UNLIMITED)
-            .map_err(SendError::of::<T>)
+        T::sent(self.end.send_buffer(bytes, None, Timeout::UNLIMITED))
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
@@ -327,9 +325,7 @@ impl<T: Payload + ?Sized> Sender<T> {
     #[inline]
     pub fn try_send(&mut self, message: impl Into<T::Frozen>) -> Result<(), SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
-        self.end
-            .send_buffer(bytes, None, Timeout::None)
-            .map_err(SendError::of::<T>)
+        T::sent(self.end.send_buffer(bytes, None, Timeout::None))
     }
 
     /// Like [`send`](Self::send), but blocks for at most `timeout`.
@@ -344,9 +340,7 @@ impl<T: Payload + ?Sized> Sender<T> {
         timeout: Duration,
     ) -> Result<(), SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
-        self.end
-            .send_buffer(bytes, None, Timeout::After(timeout))
-            .map_err(SendError::of::<T>)
+        T::sent(self.end.send_buffer(bytes, None, Timeout::After(timeout)))
     }
 
     /// Like [`send`](Self::send), with options: a [tag](SendOptions::tag), a time limit.
@@ -362,9 +356,10 @@ impl<T: Payload + ?Sized> Sender<T> {
     ) -> Result<(), SendError<T::Frozen>> {
         let options = options.into();
         let bytes = T::into_bytes(message.into());
-        self.end
-            .send_buffer(bytes, options.tag_to_send(), options.patience())
-            .map_err(SendError::of::<T>)
+        T::sent(
+            self.end
+                .send_buffer(bytes, options.tag_to_send(), options.patience()),
+        )
     }
 
     /// Sends a copy of bytes, or of a value. Blocks until there is room.
@@ -441,10 +436,7 @@ impl<T: Payload + ?Sized> Sender<T> {
         options: impl Into<SendOptions>,
     ) -> Result<(), SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
-        self.end
-            .send_with_async(bytes, options.into())
-            .await
-            .map_err(SendError::of::<T>)
+        T::sent(self.end.send_with_async(bytes, options.into()).await)
     }
 
     /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as

@@ -6,7 +6,7 @@ use super::error::ChannelError;
 use super::layout::Kind;
 use super::payload::{self, builder_traits, Of, Payload};
 use super::receiver::Options;
-use super::receiving_end::{received, receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
+use super::receiving_end::{receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
 use super::ring::OnFull;
 use crate::os::name::Namespace;
 use crate::protocol::ids::ProviderId;

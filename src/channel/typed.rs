@@ -100,7 +100,7 @@
 //! buffer as it is.
 
 use self::sealed::{InPlace, Items};
-use super::error::RecvError;
+use super::error::{RecvError, SendError};
 use super::layout::MessageType;
 use super::message::INLINE_ALIGN;
 use super::payload::{Converted, Payload};
@@ -270,20 +270,29 @@ impl<T: TypedPayload + ?Sized> Converted for T {
         &frozen.bytes
     }
 
-    #[cold]
-    fn frozen(bytes: ShmBytes) -> Value<ShmBytes, T> {
-        match Value::try_new(bytes) {
-            Ok(value) => value,
-            Err(_) => unreachable!("it was a value when it was sent"),
-        }
+    #[inline]
+    fn sent<R>(sent: Result<R, SendError<ShmBytes>>) -> Result<R, SendError<Value<ShmBytes, T>>> {
+        sent.map_err(unsent)
     }
 
     #[inline]
-    fn message(message: Message) -> Result<Value<Message, T>, RecvError> {
-        Value::try_new(message).map_err(|message| RecvError::WrongType {
+    fn received(received: Result<Message, RecvError>) -> Result<Value<Message, T>, RecvError> {
+        Value::try_new(received?).map_err(|message| RecvError::WrongType {
             name: T::NAME,
             len: message.len(),
         })
+    }
+}
+
+/// Returns the error with the value whose bytes were not sent.
+#[cold]
+fn unsent<T: TypedPayload + ?Sized>(error: SendError<ShmBytes>) -> SendError<Value<ShmBytes, T>> {
+    match Value::try_new(error.message) {
+        Ok(message) => SendError {
+            kind: error.kind,
+            message,
+        },
+        Err(_) => unreachable!("it was a value when it was sent"),
     }
 }
 

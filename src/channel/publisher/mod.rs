@@ -211,9 +211,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
     #[inline]
     pub fn send(&mut self, message: impl Into<T::Frozen>) -> Result<Sent, SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
-        self.end
-            .send_buffer(bytes, None, Timeout::UNLIMITED)
-            .map_err(SendError::of::<T>)
+        T::sent(self.end.send_buffer(bytes, None, Timeout::UNLIMITED))
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
@@ -228,9 +226,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
         message: impl Into<T::Frozen>,
     ) -> Result<Sent, SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
-        self.end
-            .send_buffer(bytes, None, Timeout::None)
-            .map_err(SendError::of::<T>)
+        T::sent(self.end.send_buffer(bytes, None, Timeout::None))
     }
 
     /// Like [`send`](Self::send), but blocks for at most `timeout`.
@@ -246,9 +242,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
         timeout: Duration,
     ) -> Result<Sent, SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
-        self.end
-            .send_buffer(bytes, None, Timeout::After(timeout))
-            .map_err(SendError::of::<T>)
+        T::sent(self.end.send_buffer(bytes, None, Timeout::After(timeout)))
     }
 
     /// Like [`send`](Self::send), with options: a [tag](SendOptions::tag), a time limit.
@@ -264,9 +258,10 @@ impl<T: Payload + ?Sized> Publisher<T> {
     ) -> Result<Sent, SendError<T::Frozen>> {
         let options = options.into();
         let bytes = T::into_bytes(message.into());
-        self.end
-            .send_buffer(bytes, options.tag_to_send(), options.patience())
-            .map_err(SendError::of::<T>)
+        T::sent(
+            self.end
+                .send_buffer(bytes, options.tag_to_send(), options.patience()),
+        )
     }
 
     /// Sends a copy of bytes, or of a value, as [`send`](Self::send) sends a buffer.
@@ -342,10 +337,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
         options: impl Into<SendOptions>,
     ) -> Result<Sent, SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
-        self.end
-            .send_with_async(bytes, options.into())
-            .await
-            .map_err(SendError::of::<T>)
+        T::sent(self.end.send_with_async(bytes, options.into()).await)
     }
 
     /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as
