@@ -125,8 +125,9 @@
 //!
 //! Each `wait_…` of an end takes its timeout; [`Duration::MAX`](std::time::Duration::MAX) is none.
 //!
-//! [`channel::Interrupter::interrupt`] and [`Provider::close_waits`] end waits early. A
-//! [`WakeFd`] is for event loops.
+//! [`channel::Interrupter::interrupt`] and [`Provider::close_waits`] end waits early. For
+//! event loops, [`channel::Subscriber::wake_fd`] is a descriptor to poll, and a [`WakeFd`] one for
+//! anything else that can be awaited.
 //!
 //! # Vocabulary
 //!

@@ -182,7 +182,7 @@
 //! [`Receiver::recv_async`], [`Sender::send_async`] and [`Publisher::send_async`] return futures
 //! for any executor; with the feature `stream`, [`Receiver`] and [`Subscriber`] are `Stream`s. They can be dropped at
 //! any time without loss. A task waits for several channels with its executor's `select!`, a thread
-//! with [`wait_any`], an event loop with a [`WakeFd`](crate::WakeFd) for each end
+//! with [`wait_any`], an event loop with the [descriptor](Subscriber::wake_fd) of each end
 //! ([`Receiver::poll_recv`], [`Sender::poll_ready`], [`Publisher::poll_ready`]).
 //!
 //! A [helper thread](crate::docs::limits) sleeps for the awaited ends of the process. A task does

@@ -206,7 +206,7 @@ pub struct Receiver<T: ?Sized = [u8]> {
     of: Of<T>,
 }
 
-receiving_end!(Receiver, ReceiverBuilder, "sender");
+receiving_end!(Receiver, ReceiverBuilder, "sender", "Sender");
 
 impl Receiver {
     /// Returns a builder with the default options.

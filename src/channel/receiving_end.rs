@@ -15,9 +15,11 @@ use super::watch::Attempts;
 use crate::error::OsError;
 use crate::os::fork::ForkGuard;
 use crate::os::futex::Deadline;
+use crate::os::wake_fd::WakeFd;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
 use std::future::{poll_fn, Future};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{ready, Context, Poll, Waker};
@@ -76,6 +78,8 @@ pub struct ReceivingEnd {
     has_connected: bool,
     pub(super) interrupts: Arc<Interrupts>,
     fork: ForkGuard,
+    /// Of an event loop. Its waker is registered while it is not readable.
+    wake: Option<Box<WakeFd>>,
     /// When [`wait_any`](super::wait_any) last returned this end; larger is later.
     pub(super) turn: u64,
 }
@@ -94,6 +98,7 @@ impl ReceivingEnd {
             has_connected: false,
             interrupts: Interrupts::new(),
             fork: ForkGuard::new(),
+            wake: None,
             turn: 0,
         })
     }
@@ -208,6 +213,7 @@ impl ReceivingEnd {
         deadline: Option<Deadline>,
         mut wait_for_name: impl FnMut(&mut Attempts, &Interrupts) -> WakeReason,
     ) -> Result<ChannelEvent, RecvError> {
+        self.renew_wake_fd();
         let receive = |open: &mut OpenChannel| Poll::Ready(open.receive(deadline));
         let wait = |attempts: &mut Attempts, interrupts: &Interrupts| match wait_for_name(
             attempts, interrupts,
@@ -242,7 +248,7 @@ impl ReceivingEnd {
             if let Some(taken) = open.take() {
                 return taken;
             }
-            if !is_disconnected {
+            if !is_disconnected && self.wake.is_none() {
                 return Err(RecvError::Empty);
             }
         }
@@ -262,8 +268,41 @@ impl ReceivingEnd {
         let receive = |open: &mut OpenChannel| Poll::Ready(open.try_recv());
         let wait = |_: &mut Attempts, _: &Interrupts| Poll::Ready(Err(RecvError::Empty));
         match self.next(receive, wait) {
+            Poll::Ready(Err(RecvError::Empty)) | Poll::Pending => self.found_none(),
+            Poll::Ready(event) => event,
+        }
+    }
+
+    /// Nothing has arrived. Registers the waker of the event loop's descriptor, if there is one,
+    /// which may find that something has.
+    fn found_none(&mut self) -> Result<ChannelEvent, RecvError> {
+        let Some(mut wake) = self.wake.take() else {
+            return Err(RecvError::Empty);
+        };
+        let polled = wake.poll(|context| self.poll_event(context));
+        self.wake = Some(wake);
+        match polled {
             Poll::Ready(event) => event,
             Poll::Pending => Err(RecvError::Empty),
+        }
+    }
+
+    /// Returns the descriptor of an event loop; the first call creates it.
+    pub(super) fn wake_fd(&mut self) -> Result<BorrowedFd<'_>, OsError> {
+        let wake = match self.wake.take() {
+            Some(wake) => wake,
+            None => Box::new(WakeFd::new()?),
+        };
+        let wake: &WakeFd = self.wake.insert(wake);
+        Ok(wake.as_fd())
+    }
+
+    /// Another wait of this end replaces the waker of the event loop's descriptor: makes the
+    /// descriptor readable, so that the event loop registers it again.
+    #[inline]
+    fn renew_wake_fd(&mut self) {
+        if let Some(wake) = &mut self.wake {
+            let _ = wake.poll(|_| Poll::Ready(()));
         }
     }
 
@@ -271,6 +310,7 @@ impl ReceivingEnd {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Message, RecvError>> {
+        self.renew_wake_fd();
         if let Some(open) = &mut self.open {
             let received = ready!(open.poll_recv(context));
             if !is_end(&received) {
@@ -278,7 +318,7 @@ impl ReceivingEnd {
             }
         }
         loop {
-            if let ChannelEvent::Message(message) = ready!(self.poll_recv_event(context))? {
+            if let ChannelEvent::Message(message) = ready!(self.poll_event(context))? {
                 return Poll::Ready(Ok(message));
             }
         }
@@ -288,6 +328,11 @@ impl ReceivingEnd {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<ChannelEvent, RecvError>> {
+        self.renew_wake_fd();
+        self.poll_event(context)
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<ChannelEvent, RecvError>> {
         // Two closures, of which one runs at a time, use the context.
         let waker = context.waker().clone();
         let receive = |open: &mut OpenChannel| open.poll_recv(context);
@@ -364,6 +409,7 @@ impl ReceivingEnd {
     /// Prepares a wait for several ends.
     pub(super) fn begin_wait(&mut self) -> Result<(), RecvError> {
         self.check_fork()?;
+        self.renew_wake_fd();
         if let Some(open) = &mut self.open {
             open.ask()?;
         }
@@ -446,6 +492,7 @@ impl ReceivingEnd {
     }
 
     pub(super) fn disarm(&mut self) {
+        self.renew_wake_fd();
         if let Some(open) = &mut self.open {
             open.parker.disarm();
         }
@@ -712,7 +759,7 @@ pub(super) use receiving_end_builder;
 
 /// Defines what a `Receiver` and a `Subscriber` have in common.
 macro_rules! receiving_end {
-    ($end:ident, $builder:ident, $other:literal) => {
+    ($end:ident, $builder:ident, $other:literal, $sending:literal) => {
         impl $end {
             /// Opens a channel with the default options.
             ///
@@ -1022,6 +1069,54 @@ macro_rules! receiving_end {
             /// [`RecvError::Open`](crate::channel::RecvError::Open), which contains the error.
             pub fn last_error(&self) -> Option<&crate::channel::ChannelError> {
                 self.end.last_error()
+            }
+
+            #[doc = concat!(
+                "Returns a descriptor for event loops: `poll`, `epoll`, `mio` and others. It is \
+                 readable until [`try_recv`](Self::try_recv) or \
+                 [`try_recv_event`](Self::try_recv_event) has returned \
+                 [`RecvError::Empty`](crate::channel::RecvError::Empty), and again when something \
+                 may have arrived, also from the successor of a ", $other, "."
+            )]
+            ///
+            /// It may be readable although nothing has arrived, so never block on it; and receive
+            /// until there is nothing more. The first call creates it, and the end closes it. Use
+            /// [`try_clone_to_owned`](std::os::fd::BorrowedFd::try_clone_to_owned) for an event
+            /// loop that owns what it polls.
+            ///
+            /// ```
+            /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+            #[doc = concat!("use shm_pool::channel::{RecvError, ", stringify!($end), "};")]
+            /// use std::os::fd::AsRawFd;
+            ///
+            /// # let name = format!("doc-wake-fd-{}-{}", stringify!($end), std::process::id());
+            /// # let provider = shm_pool::Provider::builder().build()?;
+            #[doc = concat!("# let mut sender = shm_pool::channel::", $sending, "::create(&provider, &name)?;")]
+            #[doc = concat!("let mut receiver = ", stringify!($end), "::open(&name)?;")]
+            /// # sender.send_copy(b"a sample")?;
+            /// let mut events = [libc::pollfd {
+            ///     fd: receiver.wake_fd()?.as_raw_fd(),
+            ///     events: libc::POLLIN,
+            ///     revents: 0,
+            /// }];
+            /// // In the loop, with other descriptors and a timeout:
+            /// unsafe { libc::poll(events.as_mut_ptr(), 1, -1) };
+            /// loop {
+            ///     match receiver.try_recv() {
+            ///         Ok(message) => println!("{} bytes", message.len()),
+            ///         Err(RecvError::Empty) => break,
+            ///         Err(error) => return Err(error.into()),
+            ///     }
+            /// }
+            /// # Ok(())
+            /// # }
+            /// ```
+            ///
+            /// # Errors
+            ///
+            /// [`OsError`](crate::OsError) if the process or the system has too many descriptors.
+            pub fn wake_fd(&mut self) -> Result<std::os::fd::BorrowedFd<'_>, crate::OsError> {
+                self.end.wake_fd()
             }
 
             /// Returns a handle that can interrupt the blocking waits of this end, including

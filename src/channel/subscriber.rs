@@ -138,7 +138,7 @@ pub struct Subscriber<T: ?Sized = [u8]> {
     of: Of<T>,
 }
 
-receiving_end!(Subscriber, SubscriberBuilder, "publisher");
+receiving_end!(Subscriber, SubscriberBuilder, "publisher", "Publisher");
 
 impl Subscriber {
     /// Returns a builder with the default options.

@@ -4,13 +4,14 @@ use crate::fixtures::{holds, message, unique_prefix, FOR_EVER, NOW};
 use crate::served::Served;
 use crate::threads::assert_prompt;
 use shm_pool::channel::{
-    OnEnd, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, Subscriber,
+    wait_any, ChannelEvent, OnEnd, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender,
+    Subscriber,
 };
 use shm_pool::{Provider, WakeFd};
 use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::pin::pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
@@ -528,4 +529,116 @@ fn tokio_async_fd_of_sender() {
         }
         receiving.join().unwrap();
     });
+}
+
+/// Receives events until there is none, and the descriptor says so.
+fn exhaust(receiver: &mut Subscriber) -> Vec<ChannelEvent> {
+    let mut events = Vec::new();
+    // A wake-up may have come before its event was received.
+    for _ in 0..100 {
+        match receiver.try_recv_event() {
+            Ok(event) => events.push(event),
+            Err(RecvError::Empty) if !is_readable(&receiver.wake_fd().unwrap(), 0) => {
+                return events
+            }
+            Err(RecvError::Empty) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("it stays readable: {events:?}");
+}
+
+/// Waits until the descriptor is readable and there is an event.
+fn next_events(receiver: &mut Subscriber) -> Vec<ChannelEvent> {
+    loop {
+        assert!(is_readable(&receiver.wake_fd().unwrap(), -1));
+        let events = exhaust(receiver);
+        if !events.is_empty() {
+            return events;
+        }
+    }
+}
+
+#[test]
+fn fd_of_an_end_follows_restarts() {
+    let name = unique_prefix("fd-of-end");
+    let mut receiver = Subscriber::builder()
+        .spin(Duration::ZERO)
+        .open(&name)
+        .unwrap();
+    assert!(is_readable(&receiver.wake_fd().unwrap(), 0), "at first");
+    assert!(exhaust(&mut receiver).is_empty());
+    for round in 0..3 {
+        let provider = Provider::builder().build().unwrap();
+        let creating = {
+            let (provider, name) = (provider.clone(), name.clone());
+            thread::spawn(move || Publisher::create(&provider, &name).unwrap())
+        };
+        let events = next_events(&mut receiver);
+        assert!(
+            matches!(events[..], [ChannelEvent::Connected { .. }]),
+            "{round}: {events:?}"
+        );
+        let mut publisher = creating.join().unwrap();
+        let sending = thread::spawn(move || {
+            publisher.send_copy(b"first").unwrap();
+            publisher.send(publisher.alloc(10_000).unwrap()).unwrap();
+            publisher
+        });
+        let mut received = 0;
+        while received < 2 {
+            received += next_events(&mut receiver).len();
+        }
+        drop(sending.join().unwrap());
+        let events = next_events(&mut receiver);
+        assert!(
+            matches!(events[..], [ChannelEvent::Disconnected]),
+            "{round}: {events:?}"
+        );
+    }
+}
+
+/// Waits of other kinds replace what the descriptor has registered.
+#[test]
+fn fd_of_an_end_beside_other_waits() {
+    let (provider, name) = (
+        Provider::builder().build().unwrap(),
+        unique_prefix("fd-beside"),
+    );
+    let mut publisher = Publisher::create(&provider, &name).unwrap();
+    let mut receiver = Subscriber::builder()
+        .spin(Duration::ZERO)
+        .open(&name)
+        .unwrap();
+    receiver.wake_fd().unwrap();
+    exhaust(&mut receiver);
+    let waits: [fn(&mut Subscriber); 4] = [
+        |receiver| {
+            let received = receiver.recv_timeout(Duration::from_millis(1));
+            assert!(matches!(received, Err(RecvError::TimedOut)));
+        },
+        |receiver| {
+            let waited = wait_any(&mut [receiver], Duration::from_millis(1));
+            assert!(matches!(waited, Err(RecvError::TimedOut)));
+        },
+        |receiver| {
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(receiver.poll_recv(&mut context).is_pending());
+        },
+        |receiver| {
+            let mut context = Context::from_waker(Waker::noop());
+            let future = pin!(receiver.recv_async());
+            assert!(future.poll(&mut context).is_pending());
+        },
+    ];
+    for (at, wait) in waits.into_iter().enumerate() {
+        wait(&mut receiver);
+        assert!(is_readable(&receiver.wake_fd().unwrap(), 0), "{at}");
+        assert!(exhaust(&mut receiver).is_empty(), "{at}");
+        publisher.send_copy(b"a sample").unwrap();
+        assert!(matches!(
+            next_events(&mut receiver)[..],
+            [ChannelEvent::Message(_)]
+        ));
+    }
 }

@@ -19,6 +19,7 @@ use shm_pool_support::procfs;
 use shm_pool_support::tasks::block_on;
 use std::fs;
 use std::mem::discriminant;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
@@ -985,4 +986,43 @@ fn watch_ends() {
         let _sender = Sender::create(&provider(prefix), CHANNEL).unwrap();
         created(watcher.recv().unwrap());
     });
+}
+
+/// An event loop notices the death of a publisher, and its successor.
+#[test]
+fn descriptor_of_a_subscriber() {
+    let names = Names::new("restart-descriptor");
+    let mut subscriber = subscribe(names.prefix());
+    let mut events = Vec::new();
+    let mut process = None;
+    while events != ["connected", "ended", "connected"] {
+        match subscriber.try_recv_event() {
+            Ok(ChannelEvent::Connected { .. }) => events.push("connected"),
+            Ok(ChannelEvent::Disconnected) => events.push("ended"),
+            Ok(_) => {}
+            Err(RecvError::Empty) => {
+                let mut polled = libc::pollfd {
+                    fd: subscriber.wake_fd().unwrap().as_raw_fd(),
+                    events: libc::POLLIN,
+                    revents: 0,
+                };
+                match (events.len(), process.take()) {
+                    (0 | 2, None) => process = Some(start(&names, "publisher", 7)),
+                    (1, Some(publisher)) => {
+                        let mut publisher: Child = publisher;
+                        publisher.kill();
+                    }
+                    (_, running) => process = running,
+                }
+                // SAFETY: one valid element, which lives during the call.
+                unsafe { libc::poll(&mut polled, 1, -1) };
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    if let Some(mut publisher) = process {
+        publisher.kill();
+    }
+    drop(subscriber);
+    names.sweep();
 }
