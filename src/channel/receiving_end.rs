@@ -1115,7 +1115,7 @@ macro_rules! receiving_end {
             /// # Errors
             ///
             /// [`OsError`](crate::OsError) if the process or the system has too many descriptors.
-            pub fn wake_fd(&mut self) -> Result<std::os::fd::BorrowedFd<'_>, crate::OsError> {
+            pub fn wake_fd(&mut self) -> Result<std::os::fd::BorrowedFd<'_>, crate::error::OsError> {
                 self.end.wake_fd()
             }
 
