@@ -612,13 +612,16 @@ impl fmt::Debug for PoolBackend {
     }
 }
 
+/// Longer than the longest message of every pool.
+const TOO_LONG: Layout = match Layout::from_size_align(isize::MAX as usize, 1) {
+    Ok(layout) => layout,
+    Err(_) => unreachable!(),
+};
+
 /// Returns the layout of a message. One that is longer than any layout is too long for every pool.
 #[inline]
 fn layout(len: usize, align: usize) -> Layout {
-    match Layout::from_size_align(len, align) {
-        Ok(layout) => layout,
-        Err(_) => Layout::new::<[u8; isize::MAX as usize]>(),
-    }
+    Layout::from_size_align(len, align).unwrap_or(TOO_LONG)
 }
 
 #[cfg(test)]
