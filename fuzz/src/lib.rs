@@ -3,6 +3,9 @@
 #[path = "../../tests/process/hostile/mod.rs"]
 mod hostile;
 
+#[path = "../../tests/common/served.rs"]
+mod served;
+
 /// A prefix that no other process uses.
 fn prefix(target: &str) -> String {
     format!("shm_pool-fuzz-{target}-{}", std::process::id())
