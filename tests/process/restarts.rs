@@ -994,7 +994,7 @@ fn descriptor_of_a_subscriber() {
     let names = Names::new("restart-descriptor");
     let mut subscriber = subscribe(names.prefix());
     let mut events = Vec::new();
-    let mut process = None;
+    let mut process: Option<Child> = None;
     while events != ["connected", "ended", "connected"] {
         match subscriber.try_recv_event() {
             Ok(ChannelEvent::Connected { .. }) => events.push("connected"),
@@ -1008,10 +1008,7 @@ fn descriptor_of_a_subscriber() {
                 };
                 match (events.len(), process.take()) {
                     (0 | 2, None) => process = Some(start(&names, "publisher", 7)),
-                    (1, Some(publisher)) => {
-                        let mut publisher: Child = publisher;
-                        publisher.kill();
-                    }
+                    (1, Some(publisher)) => publisher.kill(),
                     (_, running) => process = running,
                 }
                 // SAFETY: one valid element, which lives during the call.
@@ -1020,7 +1017,7 @@ fn descriptor_of_a_subscriber() {
             Err(error) => panic!("{error}"),
         }
     }
-    if let Some(mut publisher) = process {
+    if let Some(publisher) = process {
         publisher.kill();
     }
     drop(subscriber);
