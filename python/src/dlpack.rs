@@ -61,10 +61,10 @@ struct Shared<T> {
     _memory: Memory,
 }
 
+/// Held, and never read, until the tensor is deleted.
+#[allow(dead_code)]
 enum Memory {
-    #[allow(dead_code)] // It is held.
     Export(Bytes),
-    #[allow(dead_code)]
     Copy(Vec<u8>),
 }
 

@@ -7,7 +7,7 @@
 //!
 //! | borrowed buffer | its cell in [`Borrowed`] | its number | until |
 //! |---|---|---|---|
-//! | free | null | in the sender's list, or in the account's | the sender's [`Borrowed buffers::put`] |
+//! | free | null | in the sender's list, or in the account's | the sender's [`Borrowed::put`] |
 //! | out | a handle | in its slot, or at the receiver | [`Account::take`], under the ledger's lock: the receiver has returned it or died, or it was not sent |
 //!
 //! So each number is in at most one list, even if a receiver returns garbage. The sender reuses the
@@ -234,7 +234,7 @@ impl<T> Account<T> {
 
     #[inline]
     fn pass(&self, ticket: u64) {
-        // Relaxed: the next reader under the lock; without it, see `Borrowed buffers::next`.
+        // Relaxed: the next reader under the lock; without it, see `Borrowed::next`.
         self.borrowed
             .next
             .store(ticket.wrapping_add(1), Ordering::Relaxed);
