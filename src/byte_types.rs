@@ -235,16 +235,6 @@ impl<B: AsRef<[u8]>> ShmSlice<B> {
     pub fn handle(&self) -> &B {
         &self.handle
     }
-
-    /// Returns where the slice lies in the whole message.
-    pub fn range(&self) -> Range<usize> {
-        self.range.clone()
-    }
-
-    /// Turns the slice back into the handle of the whole message.
-    pub fn into_handle(self) -> B {
-        self.handle
-    }
 }
 
 /// Returns the range as indices of `bytes`.

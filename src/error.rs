@@ -12,20 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What to do about an error: a key that stays the same when the text is improved.
+/// What to do about an error: a key for the bindings of this project.
 ///
 /// An error's text ends with its advice in the words of Rust. A binding for another language writes
-/// its own, with the names that this language has.
-///
-/// ```
-/// use shm_pool::{Advice, Provider};
-///
-/// let provider = Provider::builder().max_alloc(64 << 10).build()?;
-/// let error = provider.alloc(1 << 20).unwrap_err();
-/// assert_eq!(error.advice(), Some(Advice::RaiseMaxAlloc));
-/// assert!(error.to_string().ends_with("raise ProviderBuilder::max_alloc"));
-/// # Ok::<(), shm_pool::BuildError>(())
-/// ```
+/// its own, with the names that this language has: see [`text_in`](crate::text_in).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advice {
@@ -81,6 +71,10 @@ pub enum Advice {
     OpenLater,
     /// Close a receiver, or raise the publisher's number of receivers.
     RaiseReceivers,
+    /// Wait for fewer receivers, or raise the publisher's number of receivers.
+    WaitForFewer,
+    /// Close senders, publishers, receivers or subscribers of this process.
+    CloseEnds,
     /// Choose a rule for a full channel that does not block.
     DoNotBlock,
     /// Open the channel with a subscriber.
@@ -117,7 +111,7 @@ impl Advice {
     /// The words of Rust.
     fn in_rust(self) -> &'static str {
         match self {
-            Self::RaiseMaxAlloc => "raise ProviderBuilder::max_alloc",
+            Self::RaiseMaxAlloc => "raise ProviderBuilder::max_alloc, which is max_bytes by default",
             Self::LowerMaxAlloc => {
                 "raise the limit (ulimit -v, cgroup memory), or lower ProviderBuilder::max_alloc"
             }
@@ -135,25 +129,25 @@ impl Advice {
             Self::SweepLess => "do not sweep in a loop",
             Self::CreateInThisProcess => "create a new one in this process",
             Self::SkipPeer => "send to the remaining peers",
-            Self::WaitForAttach => "wait until it attaches",
-            Self::WaitForViews => "wait until it drops views, or revoke grants",
+            Self::WaitForAttach => "wait until the peer attaches",
+            Self::WaitForViews => "wait until the peer drops views, or revoke grants",
             Self::DropViews => "drop views, or take up grants",
-            Self::GrantOrKeep => "grant it to the receiver, or keep it until confirmed",
+            Self::GrantOrKeep => "grant each message to its receiver, or keep it until it is confirmed",
             Self::ShareView => "clone one of them instead",
-            Self::CheckProvider => {
-                "it has closed, or uses another namespace"
-            }
+            Self::CheckProvider => "the provider has closed, or uses another namespace",
             Self::ConnectToSuccessor => "connect to its successor",
             Self::WaitForPeerSlot => "wait until one of them ends",
             Self::CreateClient => "create a new client",
             Self::SetOwnerUid => "see Namespace::of_user",
             Self::OtherNameOrWait => "choose another name, or wait with create_timeout",
             Self::CheckSender => {
-                "its sender has not created it yet, has closed it, or uses another namespace"
+                "the sender has not created it yet, has closed it, or uses another namespace"
             }
             Self::OpenSuccessor => "open the channel of its successor",
             Self::OpenLater => "try again, as open_timeout does",
             Self::RaiseReceivers => "close one, or raise PublisherBuilder::max_subscribers",
+            Self::WaitForFewer => "wait for fewer, or raise PublisherBuilder::max_subscribers",
+            Self::CloseEnds => "drop some of them",
             Self::DoNotBlock => "choose OnFull::DropNewest or OnFull::DropOldest",
             Self::UseSubscriber => "open it with a Subscriber",
             Self::UseReceiver => "open it with a Receiver",
@@ -167,7 +161,7 @@ impl Advice {
                 "wait until it drops some, or raise max_borrowed or \
                  PublisherBuilder::max_bytes_per_receiver"
             }
-            Self::DropMessages => "drop some",
+            Self::DropMessages => "drop some messages",
             Self::CreateChannel => "create a new channel",
             Self::ChannelForEachProvider => "create a channel for each provider",
             Self::RaiseThreadLimit => "raise the limit of threads, or use a call that blocks",
@@ -198,17 +192,10 @@ pub(crate) fn display(error: &impl Explain, f: &mut fmt::Formatter<'_>) -> fmt::
     }
 }
 
-/// Implements what all errors have: [`Display`](fmt::Display), `advice`, and the conversion into an
+/// Implements what all errors have: [`Display`](fmt::Display), and the conversion into an
 /// [`io::Error`].
 macro_rules! explained {
     ($($error:ident)+) => {$(
-        impl $error {
-            /// Returns the key of what to do about the error; `None` if the text says all.
-            pub fn advice(&self) -> Option<$crate::error::Advice> {
-                $crate::error::Explain::find_advice(self)
-            }
-        }
-
         impl std::fmt::Display for $error {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 $crate::error::display(self, f)
@@ -371,11 +358,6 @@ impl OsError {
         self.0.error.raw_os_error()
     }
 
-    /// Returns the system's own error.
-    pub fn io_error(&self) -> &io::Error {
-        &self.0.error
-    }
-
     pub(crate) fn io_kind(&self) -> io::ErrorKind {
         self.0.error.kind()
     }
@@ -387,9 +369,12 @@ impl OsError {
             || matches!(self.errno(), Some(libc::EAGAIN | libc::EINTR))
     }
 
-    /// Returns `true` if memory was short, in the file system or for this process.
+    /// Returns `true` if memory was short: in the file system, in its quota, or for this process.
     pub(crate) fn is_out_of_memory(&self) -> bool {
-        matches!(self.errno(), Some(libc::ENOSPC | libc::ENOMEM))
+        matches!(
+            self.errno(),
+            Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM)
+        )
     }
 
     /// Returns `true` if descriptors were short, for this process or the system.
@@ -447,17 +432,9 @@ pub enum BuildError {
         user: u32,
     },
     /// The file mode locks out the owner, or has bits without a meaning for shared memory.
-    Mode {
-        /// The mode given.
-        mode: u32,
-    },
+    Mode(u32),
     /// Other processes repeatedly swept the control object while it was being created.
-    Swept {
-        /// The path of the last one.
-        object: PathBuf,
-        /// The number of attempts.
-        tries: usize,
-    },
+    Swept(PathBuf),
     /// The process may not lock as much memory as the provider may use; see
     /// [`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory).
     LockMemory {
@@ -504,31 +481,34 @@ impl Explain for BuildError {
             ),
             Self::Prefix { prefix, max } => write!(
                 f,
-                "prefix {prefix:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ - and, between \
-                 others, single dots"
+                "the name prefix {prefix:?} must have 1 to {max} characters, which may be A-Z a-z 0-9 \
+                 _ - and, between others, single dots"
             ),
-            Self::Directory { directory, reason } => write!(f, "directory {directory:?} {reason}"),
+            Self::Directory { directory, reason } => write!(f, "the directory {directory:?} {reason}"),
             Self::OtherUser { uid, user } => write!(
                 f,
                 "the namespace is that of uid {uid}, but this process creates objects of uid {user}"
             ),
-            Self::Mode { mode } => write_mode(*mode, f),
-            Self::Swept { object, tries } => write!(
+            Self::Mode(mode) => write_mode(*mode, f),
+            Self::Swept(object) => write!(
                 f,
-                "{} was removed {tries} times while it was created",
+                "{} was removed again and again while it was being created",
                 object.display()
             ),
             Self::LockMemory { needed, limit } => write!(
                 f,
-                "lock_memory needs {needed} bytes, max_bytes and the control object, and this \
-                 process may lock {limit} in all, with what it has locked already"
+                "lock_memory needs {needed} bytes, for max_bytes and the control object, but this \
+                 process may lock only {limit}, including what it has locked already"
             ),
             Self::NumaNode { node, .. } => write!(
                 f,
-                "numa_node {node} cannot be preferred; it may not exist, have no memory, or not be \
+                "numa_node {node} cannot be preferred: it does not exist, has no memory, or is not \
                  among this process's nodes"
             ),
-            Self::OutOfMemory { bytes } => write!(f, "no private memory for {bytes} bytes"),
+            Self::OutOfMemory { bytes } => write!(
+                f,
+                "no private memory for the provider's lists ({bytes} bytes)"
+            ),
             Self::Os(error) => write!(f, "{error}"),
         }
     }
@@ -569,7 +549,7 @@ impl BuildError {
 pub(crate) fn write_mode(mode: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(
         f,
-        "mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and \
-         write to anyone"
+        "mode {mode:#o} must grant the owner read and write (0o600), and may grant others only \
+         read and write"
     )
 }

@@ -3,7 +3,7 @@
 //! A publisher fills a message in shared memory, and subscribers in other processes read it in
 //! place. The pool never reuses memory that is still being read. After the first message of a
 //! length, sending another one needs no system call, lock or heap allocation, except to wake a
-//! process that sleeps. Linux only, 64-bit.
+//! process that sleeps. The crate needs 64-bit Linux.
 //!
 //! # Quickstart
 //!
@@ -32,6 +32,34 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # A message's life
+//!
+#![doc = include_str!("docs/message.svg")]
+//!
+//! # Guides
+//!
+//! * [First steps](docs::first_steps): from an empty folder to two programs that talk.
+//! * [Choosing a way to send](docs::choosing), with a program for each.
+//! * [Coming from](docs::coming_from) `shared_memory`, iceoryx2, `multiprocessing.shared_memory`,
+//!   `ipc-channel` or zenoh.
+//! * [Embedded and real-time publishers](docs::embedded).
+//! * [For authors of middleware](docs::middleware).
+//! * [Debugging](docs::debugging) with the command `shm-pool`.
+//!
+//! For reference: the [`channel`]s, the [guarantees](docs::guarantees), the [limits](docs::limits),
+//! [`threads`] with all that the crate does to a process, and [`inspect`], which shows what each
+//! process holds. In the package and the repository,
+//! `docs/format.md` has the layout of shared memory, and `docs/design.md` the invariants.
+//!
+//! # Ways to send
+//!
+//! * [`channel::Publisher`] to [`channel::Subscriber`]: one process to up to 64 others, which join and
+//!   leave at any time. Each chooses what it loses when it falls behind.
+//! * [`channel::Sender`] to [`channel::Receiver`]: one process to one other. Nothing is lost.
+//! * A [`Descriptor`], by a transport of your own: see below.
+//! * The crate `shm-pool-zenoh`, if you publish with zenoh. Subscribers stay as they are.
+//! * A [`backend`], for middleware that counts the readers of a message itself.
 //!
 //! # Your own transport
 //!
@@ -71,62 +99,60 @@
 //! # }
 //! ```
 //!
-//! A [`ShmBytes`] is cheap to clone, `Send` and `Sync`, compares and hashes as its bytes, and outlives
-//! its provider. A [`ShmView`] stays valid after its client is dropped and after the publisher has
-//! exited.
+//! A [`ShmBytes`] is cheap to clone and may be sent to other threads. It compares and hashes as its
+//! bytes, and stays valid after its provider is dropped. A [`ShmView`] stays valid after its client is
+//! dropped and after the publisher has exited.
 //!
-//! # Ways to send
+//! While a descriptor is in transit, it does not keep the message. If the publisher drops its
+//! [`ShmBytes`] before the receiver attaches, the receiver may get [`AttachError::Stale`], but never
+//! wrong bytes. There are two ways to keep the message:
 //!
-//! A descriptor in flight holds no lease: if the publisher drops its [`ShmBytes`] before the receiver
-//! attaches, the receiver may get [`AttachError::Stale`], but never wrong bytes. There are five
-//! ways to keep a message until it is read:
-//!
-//! | way | when to use it | cost | when the receiver dies |
-//! |---|---|---|---|
-//! | **keep**: hold the [`ShmBytes`] until the receivers of its [`descriptor`](ShmBytes::descriptor) confirm | any transport and receivers | you track confirmations | its leases are reclaimed |
-//! | **grant**: send [`grant`](ShmBytes::grant), drop the [`ShmBytes`] at once | any transport; receivers whose [`PeerId`] you know ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBytes::revoke) if the transport fails | its grants and leases are reclaimed |
-//! | [`channel`] | one receiver on this machine, and no transport yet | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`; its borrowed buffers are reclaimed |
-//! | [`channel::Publisher`] | up to 64 [`channel::Subscriber`]s on this machine that join and leave, each with its own rule for falling behind | the same, and one shared object per receiver | the others are not affected; its borrowed buffers are reclaimed |
-//! | the crate `shm-pool-zenoh` | you publish with zenoh; stock receivers | receivers never unmap a segment | its buffers stay in use until you call `garbage_collect_unsafe` |
-//!
-//! Middleware with reader counts of its own allocates from a [`backend`].
+//! * **Keep** the [`ShmBytes`] until the receiver confirms that it has attached. This works with any
+//!   number of receivers.
+//! * **Grant** the message to a receiver whose [`PeerId`] you know ([`Client::connect`]): send the
+//!   descriptor that [`ShmBytes::grant`] returns, and drop the [`ShmBytes`] at once. If the transport
+//!   fails, [`revoke`](ShmBytes::revoke) the grant. The grants of a receiver that dies are reclaimed.
 //!
 //! # When memory runs out
 //!
 //! [`Provider::alloc`] never waits for memory. At the cap,
-//! [`max_bytes`](ProviderBuilder::max_bytes), it evicts idle chunks and reclaims what receivers
-//! have returned and dead peers have held. Then it fails with [`AllocError::Exhausted`], which
-//! reports the bytes in use, leased and idle. [`Provider::alloc_timeout`] and a [`Request`] wait
-//! until any process releases enough.
+//! [`max_bytes`](ProviderBuilder::max_bytes), it first reuses idle memory of other lengths, what
+//! receivers have returned, and what dead processes held. If that is not enough, it fails with
+//! [`AllocError::Exhausted`], which reports how much is in use, how much is leased and how much is
+//! idle. [`Provider::alloc_timeout`] and a [`Request`] wait until any process releases enough.
 //!
 //! | symptom | remedy |
 //! |---|---|
-//! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers and retry; or raise the cap |
-//! | … most of it *leased* | let receivers drop views and messages, or revoke grants with [`ShmBytes::revoke`] |
-//! | … most of it *idle* | fragmented: wait, or retry within 250 ms; leave room for large messages ([`docs::limits`]) |
-//! | [`AllocError::Os`] | /dev/shm is full, or the process is short of a resource. [`Provider::trim`] returns idle memory to the system |
-//! | [`ShareError::TooManyShared`] | raise [`max_shared`](ProviderBuilder::max_shared), or drop shared buffers |
-//! | `SendErrorKind::TooManyBorrowed` | raise [`max_borrowed`](channel::SenderBuilder::max_borrowed), or let the receiver drop some |
+//! | [`AllocError::is_exhausted`], and most of the memory is *in use* | Drop buffers and try again, or raise the cap. |
+//! | the same, and most of it is *leased* | Let receivers drop views and messages, or revoke grants with [`ShmBytes::revoke`]. |
+//! | the same, and most of it is *idle* | The free memory is in pieces that are too short. Wait, or try again within 250 ms. Leave room for large messages ([`docs::limits`]). |
+//! | [`AllocError::Os`] | /dev/shm is full, or the process has reached a limit of the system. [`Provider::trim`] returns idle memory to the system. |
+//! | [`ShareError::TooManyShared`] | Raise [`max_shared`](ProviderBuilder::max_shared), or drop shared buffers. |
+//! | `SendErrorKind::TooManyBorrowed` | Raise [`max_borrowed`](channel::SenderBuilder::max_borrowed), or let the receiver drop some messages. |
 //!
-//! [`Provider::reserve`], [`Client::warm`] and [`channel::Receiver::warm`] make the first message
-//! cost no more than later ones. Idle memory returns to the system after an
-//! [`idle_window`](Tuning::idle_window), or by [`Provider::trim`].
+//! After [`Provider::reserve`], [`Client::warm`] and [`channel::Subscriber::warm`], the first message
+//! costs no more than later ones. Idle memory returns to the system after an
+//! [`idle_window`](Tuning::idle_window), or with [`Provider::trim`].
 //!
 //! # Blocking, non-blocking, timeouts and async
 //!
-//! | | at once | blocks | at most for a timeout | a future |
-//! |---|---|---|---|---|
-//! | send | `try_send` | `send` | `send_timeout` | `send_async` |
-//! | receive | `try_recv` | `recv` | `recv_timeout` | `recv_async` |
-//! | open | `open` | | `open_timeout` | `open_async` |
-//! | create, after a predecessor | `create` | | `create_timeout` | `create_async` |
-//! | allocate | `alloc` | `request(len).wait` | `alloc_timeout` | `request(len).wait_async` |
-//! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` | `wait_for_receiver_async`, `wait_until_received_async` |
+//! A call without a suffix blocks, except that `alloc`, `open` and `create` return at once. A prefix or
+//! suffix says otherwise:
 //!
-//! Each `wait_…` of an end takes its timeout; [`Duration::MAX`](std::time::Duration::MAX) is none.
+//! | to | at once | for a limited time | as a future |
+//! |---|---|---|---|
+//! | `send` | `try_send` | `send_timeout` | `send_async` |
+//! | `recv` | `try_recv` | `recv_timeout` | `recv_async` |
+//! | open a channel | `open` | `open_timeout` | `open_async` |
+//! | create a channel | `create` | `create_timeout` | `create_async` |
+//! | allocate | `alloc` | `alloc_timeout` | `request(len)` `.wait_async` |
+//! | wait for a peer | | `wait_for_…`, `wait_until_…`, `wait_any` | `wait_for_…_async`, `wait_until_…_async` |
 //!
-//! [`channel::Interrupter::interrupt`] and [`Provider::close_waits`] end waits early. For
-//! event loops, [`channel::Subscriber::wake_fd`] is a descriptor to poll, and a [`WakeFd`] one for
+//! The timeout [`Duration::MAX`](std::time::Duration::MAX) has no end. `create_timeout` and
+//! `create_async` wait until a predecessor with the same name has ended.
+//!
+//! [`channel::Interrupter::interrupt`] and [`Provider::close_waits`] end waits early. An event loop
+//! polls the descriptor of a channel's end ([`channel::Subscriber::wake_fd`]), or a [`WakeFd`] for
 //! anything else that can be awaited.
 //!
 //! # Vocabulary
@@ -139,34 +165,32 @@
 //! | *size class* | the lengths that share chunks of one size: each multiple of 64 bytes up to 2 KiB, then 32 per doubling |
 //! | *segment* | one shared-memory object that holds payload |
 //! | *pool* | a provider's memory: its segments, and the idle chunks of each size class |
-//! | *reservation* | chunks that are made in advance, and stay |
+//! | *reservation* | chunks that are made in advance and stay |
 //! | *descriptor* | 32 plain bytes that name a message |
 //! | *lease* | a peer's counted right to read a chunk |
 //! | *grant* | a lease that the owner adds before it sends the descriptor |
-//! | *generation* | how often a chunk was published; tells an old descriptor from the current one |
-//! | *channel* | carries messages from one *sender* to one *receiver*, or from one *publisher* to many |
-//! | *borrowed buffer* | a buffer sent by a channel, until the receiver returns it |
-//! | *doorbell* | the word on which one process parks and another, or its death, wakes it |
+//! | *generation* | how often a chunk was published; it tells an old descriptor from the current one |
+//! | *channel* | carries messages from one *sender* to one *receiver*, or from one *publisher* to many *subscribers* |
+//! | *borrowed buffer* | a buffer that was sent through a channel, until the receiver returns it |
+//! | *doorbell* | the word on which a process parks; another process wakes it there, and so does a death |
 //! | *reclaim* | take back the leases of a dead peer |
 //! | *sweep* | remove the objects of a dead owner |
 //!
 //! # Features
 //!
-//! | feature | default | what it adds |
-//! |---|---|---|
-//! | `bytes` | no | [`ShmBytes`], [`ShmBytesMut`], [`ShmView`], [`ShmSlice`] and [`channel::Message`] convert into `bytes::Bytes` without a copy; [`ShmBytesMut`] is a `bytes::BufMut` |
-//! | `serde` | no | [`Descriptor`] and the ids are `Serialize` and `Deserialize`; [`Stats`], [`Counters`] and what [`inspect`] reports are `Serialize` |
-//! | `stream` | no | [`channel::Receiver`], [`channel::Subscriber`] and [`channel::Watcher`] are `futures_core::Stream`s |
-//! | `zerocopy` | no | the module `channel::typed`: channels of a type, `Publisher<Scan>`, whose values are written and read in place |
-//! | `derive` | no | `#[derive(Schema)]` for such a type; with `zerocopy` |
-//! | `tracing` | no | events of the target `shm_pool`, none on the warm path. A subscriber must not allocate or send with the provider that emits the event |
+//! None is enabled by default.
 //!
-//! # More
-//!
-//! See [`docs`] for [embedded and real-time publishers](docs::embedded),
-//! [guarantees](docs::guarantees) and [limits](docs::limits), and [`inspect`] for which process holds
-//! what. In the package and the repository, `docs/format.md` has the layout of shared memory, and
-//! `docs/design.md` the invariants.
+//! | feature | what it adds |
+//! |---|---|
+//! | `bytes` | [`ShmBytes`], [`ShmBytesMut`], [`ShmView`], [`ShmSlice`] and [`channel::Message`] convert into `bytes::Bytes` without a copy; [`ShmBytesMut`] is a `bytes::BufMut` |
+//! | `serde` | [`Descriptor`] and the ids are `Serialize` and `Deserialize`; [`Stats`], [`Counters`] and what [`inspect`] reports are `Serialize` |
+//! | `stream` | [`channel::Receiver`], [`channel::Subscriber`] and [`channel::Watcher`] are `futures_core::Stream`s |
+//! | `zerocopy` | the module `channel::typed`: channels of a type, `Publisher<Scan>`, whose values are written and read in place |
+//! | `derive` | `#[derive(Schema)]` for such a type; enables `zerocopy` |
+//! | `tracing` | events of the target `shm_pool`, none on the warm path. A subscriber must not allocate or send with the provider that emits the event |
+//! | `unstable-backend` | what `shm-pool-zenoh` needs of [`backend`] beyond its stable part. **Exempt from semantic versioning** |
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at /dev/shm");
@@ -192,6 +216,10 @@ macro_rules! offsets {
     };
 }
 
+// The first module: rustdoc lists a type's methods in the order of modules, and those of a `Provider` that
+// users need are here.
+mod owner;
+
 #[cfg(feature = "serde")]
 mod as_text;
 pub mod backend;
@@ -200,25 +228,29 @@ pub mod channel;
 pub mod docs;
 mod error;
 #[cfg(all(test, not(loom)))]
+mod error_texts;
+#[cfg(all(test, not(loom)))]
 mod format_tests;
 pub mod inspect;
 mod os;
-mod owner;
 mod peer;
 mod protocol;
 mod sync;
+pub mod threads;
 mod unwind_safe;
 mod wording;
 
 pub use byte_types::ShmSlice;
-pub use error::{Advice, BuildError, OsError};
+#[doc(hidden)]
+pub use error::Advice;
+pub use error::{BuildError, OsError};
 pub use os::name::Namespace;
 pub use os::wake_fd::WakeFd;
 pub use owner::buf::{ShmBytes, ShmBytesMut};
-pub use owner::limits::{AllocError, CapacityError, ShareError, Tuning};
+pub use owner::limits::{AllocError, CapacityError, DisconnectError, ShareError, Tuning};
 pub use owner::pool::{ClassStats, Counters, Reservation, Stats};
 pub use owner::provider::{AllocFuture, Provider, ProviderBuilder, Request};
-pub use peer::client::{Client, ClientBuilder};
+pub use peer::client::Client;
 pub use peer::error::AttachError;
 pub use peer::view::ShmView;
 pub use protocol::descriptor::{Descriptor, DescriptorError};

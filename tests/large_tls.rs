@@ -19,9 +19,7 @@ fn channels() {
         .max_bytes(1 << 20)
         .build()
         .unwrap();
-    let client = Client::builder()
-        .namespace(&Namespace::new(&prefix).unwrap())
-        .build();
+    let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let mut sender = Sender::create(&provider, "pair").unwrap();
     let mut pair = Receiver::builder()
         .namespace(client.namespace())

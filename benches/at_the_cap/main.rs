@@ -6,6 +6,7 @@
 //! | `mixed.rs` | how long an allocation takes, with random sizes and a reader holding messages |
 //! | `long.rs` | how soon a long message gets its memory while others send short ones |
 //! | `fits.rs` | with `--fits`: how full the cap can be before a request is refused |
+//! | `scale.rs` | with `--scale`: what allocations cost while up to a million buffers live |
 //! | `stores.rs` | where the messages are allocated |
 //!
 //! Beside each, in the same run: the same messages from talc behind a mutex, which is zenoh's own
@@ -16,6 +17,7 @@
 mod fits;
 mod long;
 mod mixed;
+mod scale;
 mod stores;
 
 use clap::Parser;
@@ -32,8 +34,11 @@ struct Options {
     /// Only how full the cap can be before a request is refused: many minutes
     #[arg(long)]
     fits: bool,
-    /// Only a long message among short ones
+    /// Only what allocations cost while many buffers live
     #[arg(long, conflicts_with = "fits")]
+    scale: bool,
+    /// Only a long message among short ones
+    #[arg(long, conflicts_with_all = ["fits", "scale"])]
     long: bool,
     /// Messages of each row
     #[arg(long, default_value_t = 20_000)]
@@ -64,6 +69,9 @@ fn main() -> Fallible {
     if options.fits {
         return fits::measure(fits::Effort::of(options.fitted, options.seeds));
     }
+    if options.scale {
+        return scale::measure(&scale::Effort::usual());
+    }
     if !options.long {
         let all = usable()?;
         pin(Cores::choose()?.first())?;
@@ -83,5 +91,6 @@ fn check() -> Fallible {
         warm_up: 100,
     })?;
     long::check(long::Effort::quick())?;
+    scale::measure(&scale::Effort::quick())?;
     fits::check(fits::Effort::quick())
 }

@@ -57,9 +57,7 @@ impl Full {
             .max_bytes(CAP)
             .max_shared(4096)
             .build()?;
-        let client = Client::builder()
-            .namespace(&Namespace::new(PREFIX).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(PREFIX).unwrap());
         let (mut held, mut leased) = (Vec::new(), Vec::new());
         match filled {
             Filled::Held(len) => held.extend((0..).map_while(|_| provider.alloc(len).ok())),

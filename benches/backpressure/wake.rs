@@ -159,9 +159,7 @@ impl Task {
         pin(self.core)?;
         let line = Line::map(&File::from(inherited_input()?))?;
         let mut socket = UnixStream::from(inherited_output()?);
-        let client = Client::builder()
-            .namespace(&Namespace::new(PREFIX).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(PREFIX).unwrap());
         let mut receiver = Receiver::builder()
             .namespace(client.namespace())
             .open(&self.name)?;

@@ -166,9 +166,7 @@ impl Publisher {
                 let name = format!("{}-{slots}-{ends}", std::process::id());
                 let mut publisher = process(given, &name, Stdio::piped())?;
                 publisher.wait_until_ready()?;
-                let client = Client::builder()
-                    .namespace(&Namespace::new(PREFIX).unwrap())
-                    .build();
+                let client = Client::in_namespace(&Namespace::new(PREFIX).unwrap());
                 let mut builder = Receiver::builder();
                 if let Some(spin) = spin {
                     builder = builder.spin(spin);

@@ -352,9 +352,7 @@ impl Channel {
 
     /// Opens the channel that the other process has created.
     fn open(&mut self, names: &str, way: &str, spin: Option<Duration>) -> Fallible {
-        let client = Client::builder()
-            .namespace(&Namespace::new(PREFIX).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(PREFIX).unwrap());
         let mut builder = Receiver::builder();
         if let Some(spin) = spin {
             builder = builder.spin(spin);

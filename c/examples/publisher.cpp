@@ -1,5 +1,5 @@
-// Publishes the time, once a second. Run it in one terminal, and `subscriber` in another, in any order:
-// c++ -std=c++17 publisher.cpp -o publisher $(pkg-config --cflags --libs shm-pool) && ./publisher
+// Publishes the time, once a second. Run it in one terminal, and `subscriber` in another, in any order.
+// README.md says how to build both.
 #include <shm_pool.hpp>
 
 #include <chrono>

@@ -1,5 +1,5 @@
 /* Receives what `publisher` sends, before and after it is restarted. Run it in one terminal, and `publisher`
- * in another, in any order: cc subscriber.c -o subscriber $(pkg-config --cflags --libs shm-pool) && ./subscriber */
+ * in another, in any order. README.md says how to build both. */
 #include <inttypes.h>
 #include <shm_pool.h>
 #include <stdio.h>

@@ -1,6 +1,5 @@
-// Receives what `publisher` sends, before and after it is restarted. Run it in one terminal, and `publisher` in
-// another, in any order:
-// c++ -std=c++17 subscriber.cpp -o subscriber $(pkg-config --cflags --libs shm-pool) && ./subscriber
+// Receives what `publisher` sends, before and after it is restarted. Run it in one terminal, and `publisher`
+// in another, in any order. README.md says how to build both.
 #include <shm_pool.hpp>
 
 #include <cstring>

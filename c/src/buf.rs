@@ -2,7 +2,7 @@
 
 use crate::provider::PeerId;
 use crate::status::{guard, guard_value, Failure, Status};
-use crate::value::{value, Required, Value};
+use crate::value::{content, content_mut, take, value, Required, Value};
 use shm_pool::{Descriptor as Message, ShmBytes, ShmBytesMut};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -60,7 +60,7 @@ impl Descriptor {
 /// Owner: the buffer. Valid until it is dropped, frozen or sent.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_data(buf: Option<&mut BufMut>) -> *mut u8 {
-    match buf.and_then(|buf| buf.get_mut()) {
+    match content_mut(buf) {
         Some(content) => content.as_mut_ptr(),
         None => ptr::null_mut(),
     }
@@ -69,7 +69,7 @@ pub extern "C" fn shm_pool_buf_mut_data(buf: Option<&mut BufMut>) -> *mut u8 {
 /// Returns the length of a buffer in bytes; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_len(buf: Option<&BufMut>) -> usize {
-    match buf.and_then(|buf| buf.get()) {
+    match content(buf) {
         Some(content) => content.len(),
         None => 0,
     }
@@ -78,7 +78,7 @@ pub extern "C" fn shm_pool_buf_mut_len(buf: Option<&BufMut>) -> usize {
 /// Returns how many bytes a buffer can hold, at least the requested length; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_capacity(buf: Option<&BufMut>) -> usize {
-    match buf.and_then(|buf| buf.get()) {
+    match content(buf) {
         Some(content) => content.capacity(),
         None => 0,
     }
@@ -90,7 +90,7 @@ pub extern "C" fn shm_pool_buf_mut_capacity(buf: Option<&BufMut>) -> usize {
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_resize(buf: Option<&mut BufMut>, len: usize) -> Status {
     guard(|| {
-        let content = buf.and_then(|buf| buf.get_mut()).required("buf")?;
+        let content = content_mut(buf).required("buf")?;
         content.resize(len)?;
         Ok(())
     })
@@ -109,7 +109,7 @@ pub extern "C" fn shm_pool_buf_mut_freeze(
 ) -> Status {
     guard(|| {
         Buf::fill(frozen, "frozen", || {
-            let content = buf.and_then(|buf| buf.take()).required("buf")?;
+            let content = take(buf).required("buf")?;
             Ok(content.freeze())
         })
     })
@@ -120,7 +120,7 @@ pub extern "C" fn shm_pool_buf_mut_freeze(
 /// `buf`: emptied. NULL and an empty buffer are allowed.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_drop(buf: Option<&mut BufMut>) {
-    guard_value((), || drop(buf.and_then(|buf| buf.take())));
+    guard_value((), || drop(take(buf)));
 }
 
 /// Returns the first byte of a message; NULL if it is empty.
@@ -128,7 +128,7 @@ pub extern "C" fn shm_pool_buf_mut_drop(buf: Option<&mut BufMut>) {
 /// Owner: the message. Valid until it is dropped or sent; then as long as a clone exists.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_data(buf: Option<&Buf>) -> *const u8 {
-    match buf.and_then(|buf| buf.get()) {
+    match content(buf) {
         Some(content) => content.as_ptr(),
         None => ptr::null(),
     }
@@ -137,7 +137,7 @@ pub extern "C" fn shm_pool_buf_data(buf: Option<&Buf>) -> *const u8 {
 /// Returns the length of a message in bytes; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_len(buf: Option<&Buf>) -> usize {
-    match buf.and_then(|buf| buf.get()) {
+    match content(buf) {
         Some(content) => content.len(),
         None => 0,
     }
@@ -155,7 +155,7 @@ pub extern "C" fn shm_pool_buf_clone(
 ) -> Status {
     guard(|| {
         Buf::fill(clone, "clone", || {
-            let content = buf.and_then(|buf| buf.get()).required("buf")?;
+            let content = content(buf).required("buf")?;
             Ok(content.clone())
         })
     })
@@ -181,8 +181,10 @@ pub extern "C" fn shm_pool_buf_try_into_mut(
                 Ok(thawed) => Ok(thawed),
                 Err(content) => {
                     buf.put(content);
-                    let text = "the message has other handles or readers".to_owned();
-                    Err(Failure::new(Status::NotExclusive, text))
+                    Err(Failure::new(
+                        Status::NotExclusive,
+                        "the message has other handles or readers".to_owned(),
+                    ))
                 }
             }
         })
@@ -192,9 +194,9 @@ pub extern "C" fn shm_pool_buf_try_into_mut(
 /// Returns `true` if a peer has a view or a grant of the message, or a channel's receiver holds it.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_is_leased(buf: Option<&Buf>) -> bool {
-    guard_value(false, || {
-        let content = buf.and_then(|buf| buf.get());
-        content.is_some_and(|content| content.is_leased())
+    guard_value(false, || match content(buf) {
+        Some(content) => content.is_leased(),
+        None => false,
     })
 }
 
@@ -203,7 +205,7 @@ pub extern "C" fn shm_pool_buf_is_leased(buf: Option<&Buf>) -> bool {
 /// `buf`: emptied. NULL and an empty handle are allowed.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_drop(buf: Option<&mut Buf>) {
-    guard_value((), || drop(buf.and_then(|buf| buf.take())));
+    guard_value((), || drop(take(buf)));
 }
 
 /// Describes a message for any peer. The descriptor holds no memory: keep the message until the
@@ -220,8 +222,9 @@ pub extern "C" fn shm_pool_buf_descriptor(
     guard(|| {
         let out = descriptor.required("descriptor")?;
         let out = out.write(Descriptor { bytes: [0; 32] });
-        let content = buf.and_then(|buf| buf.get()).required("buf")?;
-        out.bytes = content.descriptor()?.to_bytes();
+        let content = content(buf).required("buf")?;
+        let described = content.descriptor()?;
+        out.bytes = described.to_bytes();
         Ok(())
     })
 }
@@ -243,8 +246,10 @@ pub extern "C" fn shm_pool_buf_grant(
     guard(|| {
         let out = descriptor.required("descriptor")?;
         let out = out.write(Descriptor { bytes: [0; 32] });
-        let content = buf.and_then(|buf| buf.get()).required("buf")?;
-        out.bytes = content.grant(peer.required("peer")?.get())?.to_bytes();
+        let content = content(buf).required("buf")?;
+        let peer = peer.required("peer")?.get();
+        let granted = content.grant(peer)?;
+        out.bytes = granted.to_bytes();
         Ok(())
     })
 }
@@ -253,9 +258,14 @@ pub extern "C" fn shm_pool_buf_grant(
 /// has attached, or is no longer connected.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_revoke(buf: Option<&Buf>, peer: Option<&PeerId>) -> bool {
-    guard_value(false, || match (buf.and_then(|buf| buf.get()), peer) {
-        (Some(content), Some(peer)) => content.revoke(peer.get()),
-        _ => false,
+    guard_value(false, || {
+        let Some(content) = content(buf) else {
+            return false;
+        };
+        let Some(peer) = peer else {
+            return false;
+        };
+        content.revoke(peer.get())
     })
 }
 

@@ -215,10 +215,10 @@ impl From<channel::Sent> for Sent {
     fn from(sent: channel::Sent) -> Self {
         Self {
             receivers: sent.receivers as u64,
-            withdrawn: sent.withdrawn as u64,
-            full: sent.full as u64,
-            too_many_borrowed: sent.too_many_borrowed as u64,
-            stalled: sent.stalled as u64,
+            withdrawn: sent.missed.withdrawn,
+            full: sent.missed.full,
+            too_many_borrowed: sent.missed.too_many_borrowed,
+            stalled: sent.missed.stalled,
             skipped: sent.skipped() as u64,
         }
     }
@@ -359,12 +359,16 @@ unsafe fn expected(
     Ok(expected)
 }
 
+#[inline]
 fn send_options(tag: Option<&Tag>, timeout_ns: u64) -> SendOptions {
-    let options = SendOptions::new().timeout(timeout(timeout_ns));
-    match tag {
-        Some(tag) => options.tag(tag.bytes),
-        None => options,
+    let mut options = SendOptions::new();
+    if timeout_ns != SHM_POOL_FOREVER {
+        options = options.timeout(timeout(timeout_ns));
     }
+    if let Some(tag) = tag {
+        options = options.tag(tag.bytes);
+    }
+    options
 }
 
 /// The name of an end, for C.
@@ -380,7 +384,11 @@ fn send<T>(
     send: impl FnOnce(ShmBytes) -> Result<T, SendError<ShmBytes>>,
 ) -> Result<T, Failure> {
     let buf = buf.required("buf")?;
-    send(buf.take().required("buf")?).map_err(|error| put_back(buf, error))
+    let content = buf.take().required("buf")?;
+    match send(content) {
+        Ok(sent) => Ok(sent),
+        Err(error) => Err(put_back(buf, error)),
+    }
 }
 
 #[cold]
@@ -520,9 +528,8 @@ pub extern "C" fn shm_pool_sender_send(
     guard(|| {
         let sender = &mut sender.required("sender")?.end;
         send(buf, |content| match timeout_ns {
-            0 => sender.try_send(content),
             SHM_POOL_FOREVER => sender.send(content),
-            _ => sender.send_timeout(content, timeout(timeout_ns)),
+            _ => sender.send_with(content, send_options(None, timeout_ns)),
         })
     })
 }
@@ -831,9 +838,8 @@ pub extern "C" fn shm_pool_publisher_send(
     guard(|| {
         let publisher = &mut publisher.required("publisher")?.end;
         let report = send(buf, |content| match timeout_ns {
-            0 => publisher.try_send(content),
             SHM_POOL_FOREVER => publisher.send(content),
-            _ => publisher.send_timeout(content, timeout(timeout_ns)),
+            _ => publisher.send_with(content, send_options(None, timeout_ns)),
         })?;
         if let Some(sent) = sent {
             sent.write(report.into());
@@ -995,7 +1001,7 @@ pub extern "C" fn shm_pool_publisher_disconnect(
     id: u64,
 ) -> bool {
     guard_value(false, || {
-        publisher.is_some_and(|publisher| publisher.end.disconnect(ReceiverId::from_u64(id)))
+        publisher.is_some_and(|publisher| publisher.end.disconnect(ReceiverId::from(id)))
     })
 }
 
@@ -1025,7 +1031,7 @@ pub unsafe extern "C" fn shm_pool_publisher_receivers(
             .end
             .receivers()
             .map(|state| ReceiverState {
-                id: state.id.to_u64(),
+                id: state.id.into(),
                 on_full: on_full_value(state.on_full),
                 capacity: state.capacity as u64,
                 waiting: state.waiting as u64,

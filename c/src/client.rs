@@ -4,7 +4,9 @@ use crate::buf::Descriptor;
 use crate::finalize::destroy;
 use crate::provider::PeerId;
 use crate::status::{guard, guard_value, Status};
-use crate::value::{check_reserved, create_listed, namespace, u32_option, value, Required, Value};
+use crate::value::{
+    check_reserved, content, create_listed, namespace, take, u32_option, value, Required, Value,
+};
 use shm_pool::{Client as Peer, ProviderId, ShmView};
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
@@ -58,17 +60,16 @@ pub unsafe extern "C" fn shm_pool_client_create(
 ) -> Status {
     guard(|| {
         create_listed(client, "client", || {
-            let mut builder = Peer::builder();
-            if let Some(options) = options {
-                check_reserved(&options.reserved)?;
-                // SAFETY: by this function's contract.
-                let mut namespace = unsafe { namespace(options.directory, options.name_prefix)? };
-                if let Some(uid) = u32_option(options.owner_uid, "owner_uid")? {
-                    namespace = namespace.of_user(uid);
-                }
-                builder = builder.namespace(&namespace);
+            let Some(options) = options else {
+                return Ok(Client(Peer::new()));
+            };
+            check_reserved(&options.reserved)?;
+            // SAFETY: by this function's contract.
+            let mut namespace = unsafe { namespace(options.directory, options.name_prefix)? };
+            if let Some(uid) = u32_option(options.owner_uid, "owner_uid")? {
+                namespace = namespace.of_user(uid);
             }
-            Ok(Client(builder.build()))
+            Ok(Client(Peer::in_namespace(&namespace)))
         })
     })
 }
@@ -97,10 +98,8 @@ pub extern "C" fn shm_pool_client_connect(
 ) -> Status {
     guard(|| {
         let peer = peer.required("peer")?;
-        let id = client
-            .required("client")?
-            .0
-            .connect(ProviderId::from_u64(provider))?;
+        let client = &client.required("client")?.0;
+        let id = client.connect(ProviderId::from_u64(provider))?;
         peer.write(PeerId {
             bytes: id.to_bytes(),
         });
@@ -121,10 +120,8 @@ pub extern "C" fn shm_pool_client_warm(
     bytes: Option<&mut MaybeUninit<usize>>,
 ) -> Status {
     guard(|| {
-        let present = client
-            .required("client")?
-            .0
-            .warm(ProviderId::from_u64(provider))?;
+        let client = &client.required("client")?.0;
+        let present = client.warm(ProviderId::from_u64(provider))?;
         if let Some(bytes) = bytes {
             bytes.write(present);
         }
@@ -149,7 +146,8 @@ pub extern "C" fn shm_pool_client_attach(
     guard(|| {
         View::fill(view, "view", || {
             let descriptor = descriptor.required("descriptor")?.get()?;
-            Ok(client.required("client")?.0.attach(&descriptor)?)
+            let client = &client.required("client")?.0;
+            Ok(client.attach(&descriptor)?)
         })
     })
 }
@@ -158,7 +156,10 @@ pub extern "C" fn shm_pool_client_attach(
 /// died. Returns how many mappings that were; 0 if `client` is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_client_unmap_unused(client: Option<&Client>) -> usize {
-    guard_value(0, || client.map_or(0, |client| client.0.unmap_unused()))
+    guard_value(0, || match client {
+        Some(client) => client.0.unmap_unused(),
+        None => 0,
+    })
 }
 
 /// Returns the first byte of a view, for reading; NULL if it is empty. Aligned to at least 64.
@@ -166,15 +167,19 @@ pub extern "C" fn shm_pool_client_unmap_unused(client: Option<&Client>) -> usize
 /// Owner: the view. Valid until it is dropped.
 #[no_mangle]
 pub extern "C" fn shm_pool_view_data(view: Option<&View>) -> *const u8 {
-    view.and_then(|view| view.get())
-        .map_or(ptr::null(), |content| content.as_ptr())
+    match content(view) {
+        Some(content) => content.as_ptr(),
+        None => ptr::null(),
+    }
 }
 
 /// Returns the length of a view in bytes; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_view_len(view: Option<&View>) -> usize {
-    view.and_then(|view| view.get())
-        .map_or(0, |content| content.len())
+    match content(view) {
+        Some(content) => content.len(),
+        None => 0,
+    }
 }
 
 /// Clones a view: another lease of the same message.
@@ -189,10 +194,8 @@ pub extern "C" fn shm_pool_view_clone(
 ) -> Status {
     guard(|| {
         View::fill(clone, "clone", || {
-            Ok(view
-                .and_then(|view| view.get())
-                .required("view")?
-                .try_clone()?)
+            let content = content(view).required("view")?;
+            Ok(content.try_clone()?)
         })
     })
 }
@@ -202,5 +205,5 @@ pub extern "C" fn shm_pool_view_clone(
 /// `view`: emptied. NULL and an empty view are allowed.
 #[no_mangle]
 pub extern "C" fn shm_pool_view_drop(view: Option<&mut View>) {
-    guard_value((), || drop(view.and_then(|view| view.take())));
+    guard_value((), || drop(take(view)));
 }

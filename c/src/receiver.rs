@@ -6,8 +6,8 @@ use crate::finalize::destroy;
 use crate::message_type::MessageType;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    check_reserved, create, create_listed, size_option, text, time_option, timeout, value,
-    Required, Value, SHM_POOL_FOREVER,
+    check_reserved, content, create, create_listed, size_option, take, text, time_option, timeout,
+    value, Required, Value, SHM_POOL_FOREVER,
 };
 use shm_pool::channel::{self, ChannelEvent, OnEnd, RecvError, Source};
 use shm_pool::WakeFd;
@@ -621,26 +621,29 @@ pub extern "C" fn shm_pool_receiver_interrupter(
 /// itself.
 #[no_mangle]
 pub extern "C" fn shm_pool_message_data(message: Option<&Message>) -> *const u8 {
-    message
-        .and_then(|message| message.get())
-        .map_or(ptr::null(), |content| content.as_ptr())
+    match content(message) {
+        Some(content) => content.as_ptr(),
+        None => ptr::null(),
+    }
 }
 
 /// Returns the length of a message in bytes; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_message_len(message: Option<&Message>) -> usize {
-    message
-        .and_then(|message| message.get())
-        .map_or(0, |content| content.len())
+    match content(message) {
+        Some(content) => content.len(),
+        None => 0,
+    }
 }
 
 /// Returns how many messages this receiver has missed just before this one; wraps around above 2^32
 /// - 1.
 #[no_mangle]
 pub extern "C" fn shm_pool_message_missed(message: Option<&Message>) -> u32 {
-    message
-        .and_then(|message| message.get())
-        .map_or(0, |content| content.missed())
+    match content(message) {
+        Some(content) => content.missed(),
+        None => 0,
+    }
 }
 
 /// Reads the tag that a message was sent with. Returns `false` if it was sent without, or is empty.
@@ -651,8 +654,10 @@ pub extern "C" fn shm_pool_message_tag(
     message: Option<&Message>,
     tag: Option<&mut MaybeUninit<Tag>>,
 ) -> bool {
-    let content = message.and_then(|message| message.get());
-    let Some(bytes) = content.and_then(|content| content.tag()) else {
+    let Some(content) = content(message) else {
+        return false;
+    };
+    let Some(bytes) = content.tag() else {
         return false;
     };
     if let Some(tag) = tag {
@@ -664,9 +669,10 @@ pub extern "C" fn shm_pool_message_tag(
 /// Returns `true` if the bytes of a message are in the struct itself, and not in a buffer.
 #[no_mangle]
 pub extern "C" fn shm_pool_message_is_inline(message: Option<&Message>) -> bool {
-    message
-        .and_then(|message| message.get())
-        .is_some_and(|content| content.is_inline())
+    match content(message) {
+        Some(content) => content.is_inline(),
+        None => false,
+    }
 }
 
 /// Clones a message: another handle of the same buffer, which counts once for `max_borrowed`, or a copy of
@@ -682,8 +688,8 @@ pub extern "C" fn shm_pool_message_clone(
 ) -> Status {
     guard(|| {
         Message::fill(clone, "clone", || {
-            let content = message.and_then(|message| message.get());
-            Ok(content.required("message")?.clone())
+            let content = content(message).required("message")?;
+            Ok(content.clone())
         })
     })
 }
@@ -693,5 +699,5 @@ pub extern "C" fn shm_pool_message_clone(
 /// `message`: emptied. NULL and an empty message are allowed.
 #[no_mangle]
 pub extern "C" fn shm_pool_message_drop(message: Option<&mut Message>) {
-    guard_value((), || drop(message.and_then(|message| message.take())));
+    guard_value((), || drop(take(message)));
 }

@@ -2,8 +2,8 @@
 
 use shm_pool::channel::{ChannelError, RecvError, SendError, SendErrorKind};
 use shm_pool::{
-    Advice, AllocError, AttachError, BuildError, CapacityError, DescriptorError, OsError,
-    ShareError,
+    Advice, AllocError, AttachError, BuildError, CapacityError, DescriptorError, DisconnectError,
+    OsError, ShareError,
 };
 use std::any::Any;
 use std::cell::RefCell;
@@ -184,7 +184,9 @@ pub extern "C" fn shm_pool_status_name(status: c_int) -> *const c_char {
 /// The advice of an error, with the names of C's interface.
 fn words(advice: Advice) -> &'static str {
     match advice {
-        Advice::RaiseMaxAlloc => "raise the option max_alloc of the provider",
+        Advice::RaiseMaxAlloc => {
+            "raise the option max_alloc of the provider, which is max_bytes by default"
+        }
         Advice::LowerMaxAlloc => "raise the limit (ulimit -v, cgroup memory), or lower max_alloc",
         Advice::MakeRoom => {
             "destroy buffers, let the peers destroy their views, or raise max_bytes"
@@ -200,25 +202,33 @@ fn words(advice: Advice) -> &'static str {
         Advice::SweepLess => "do not sweep in a loop",
         Advice::CreateInThisProcess => "create a new one in this process",
         Advice::SkipPeer => "send to the remaining peers",
-        Advice::WaitForAttach => "wait until it attaches",
-        Advice::WaitForViews => "wait until it destroys views, or revoke grants",
+        Advice::WaitForAttach => "wait until the peer attaches",
+        Advice::WaitForViews => "wait until the peer destroys views, or revoke grants",
         Advice::DropViews => "destroy views, or take up grants",
-        Advice::GrantOrKeep => "grant it to the receiver, or keep it until confirmed",
+        Advice::GrantOrKeep => {
+            "grant each message to its receiver, or keep it until it is confirmed"
+        }
         Advice::ShareView => "clone one of them instead",
-        Advice::CheckProvider => "it has closed, or uses another name_prefix than the client",
+        Advice::CheckProvider => {
+            "the provider has closed, or uses another name_prefix than the client"
+        }
         Advice::ConnectToSuccessor => "connect to its successor",
         Advice::WaitForPeerSlot => "wait until one of them ends",
         Advice::CreateClient => "create a new client",
         Advice::SetOwnerUid => "see the option owner_uid of the client",
         Advice::OtherNameOrWait => "choose another name, or create it with a timeout_ns",
         Advice::CheckSender => {
-            "its sender has not created it yet, has closed it, or uses another name_prefix"
+            "the sender has not created it yet, has closed it, or uses another name_prefix"
         }
         Advice::OpenSuccessor => "open the channel of its successor",
         Advice::OpenLater => "try again, or open with a timeout_ns",
         Advice::RaiseReceivers => {
             "destroy one, or raise the option max_subscribers of the publisher"
         }
+        Advice::WaitForFewer => {
+            "wait for fewer, or raise the option max_subscribers of the publisher"
+        }
+        Advice::CloseEnds => "destroy some of them",
         Advice::DoNotBlock => "choose an on_full that drops messages",
         Advice::UseSubscriber => "open it as a subscriber",
         Advice::UseReceiver => "open it as a receiver",
@@ -232,7 +242,7 @@ fn words(advice: Advice) -> &'static str {
         Advice::RaiseMaxBorrowed => {
             "wait until it destroys some, or raise max_borrowed or max_bytes_per_receiver"
         }
-        Advice::DropMessages => "destroy some",
+        Advice::DropMessages => "destroy some messages",
         Advice::CreateChannel => "create a new channel",
         Advice::ChannelForEachProvider => "create a channel for each provider",
         Advice::RaiseThreadLimit => "raise the limit of threads, or use a call that blocks",
@@ -428,6 +438,13 @@ impl From<ShareError> for Failure {
     }
 }
 
+impl From<DisconnectError> for Failure {
+    #[cold]
+    fn from(error: DisconnectError) -> Self {
+        Self::of(of_share(&error.into()), &error)
+    }
+}
+
 fn of_share(error: &ShareError) -> Status {
     match error {
         ShareError::TooManyShared { .. } => Status::TooManyShared,
@@ -483,12 +500,10 @@ impl From<AttachError> for Failure {
 fn of_attach(error: &AttachError) -> Status {
     match error {
         AttachError::Stale => Status::Stale,
-        AttachError::NoSuchRecord { .. }
-        | AttachError::WrongLength { .. }
-        | AttachError::Damaged { .. } => Status::Damaged,
+        AttachError::Forged { .. } | AttachError::Damaged { .. } => Status::Damaged,
         AttachError::OtherPeer { .. } => Status::OtherPeer,
         AttachError::NotGranted => Status::NotGranted,
-        AttachError::TooManyLeases { .. } => Status::TooManyLeases,
+        AttachError::TooManyLeases => Status::TooManyLeases,
         AttachError::OverQuota { .. } => Status::OverQuota,
         AttachError::NoProvider { .. } => Status::NoProvider,
         AttachError::Disconnected { .. } => Status::Disconnected,
@@ -532,7 +547,7 @@ fn of_channel(error: &ChannelError) -> Status {
         ChannelError::OtherVersion { .. } => Status::OtherVersion,
         ChannelError::WrongUid { .. } => Status::WrongUid,
         ChannelError::Forked => Status::Forked,
-        ChannelError::TooManyEnds { .. } => Status::TooManyEnds,
+        ChannelError::TooManyEnds => Status::TooManyEnds,
         ChannelError::Os(_) => Status::Os,
         _ => Status::Other,
     }
@@ -647,7 +662,7 @@ mod tests {
         );
         assert_eq!(
             (
-                last().contains("it holds 3 messages"),
+                last().contains("has not received 3 messages"),
                 shm_pool_last_errno()
             ),
             (true, 0)

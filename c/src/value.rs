@@ -98,6 +98,24 @@ pub(crate) unsafe trait Value: Sized {
     }
 }
 
+/// Returns the content of a handle, or `None` if the argument is null or the handle is empty.
+#[inline]
+pub(crate) fn content<V: Value>(handle: Option<&V>) -> Option<&V::Content> {
+    handle?.get()
+}
+
+/// [`content`], to change it.
+#[inline]
+pub(crate) fn content_mut<V: Value>(handle: Option<&mut V>) -> Option<&mut V::Content> {
+    handle?.get_mut()
+}
+
+/// Moves the content out of a handle. Returns `None` if the argument is null or the handle is empty.
+#[inline]
+pub(crate) fn take<V: Value>(handle: Option<&mut V>) -> Option<V::Content> {
+    handle?.take()
+}
+
 macro_rules! value {
     ($name:ty: $content:ty) => {
         const _: () = {

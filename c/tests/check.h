@@ -6,11 +6,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#ifdef CHECK_WITHOUT_LIBRARY
+#define LAST_ERROR "unknown"
+#else
+#define LAST_ERROR shm_pool_last_error()
+#endif
+
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \
         if (!(condition)) {                                                                                  \
             fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition,                  \
-                    shm_pool_last_error());                                                                  \
+                    LAST_ERROR);                                                                             \
             exit(1);                                                                                         \
         }                                                                                                    \
     } while (0)

@@ -187,11 +187,7 @@ fn rust() {
             .build()
             .expect("a provider")
     };
-    let client = || {
-        Client::builder()
-            .namespace(&Namespace::new(&prefix).unwrap())
-            .build()
-    };
+    let client = || Client::in_namespace(&Namespace::new(&prefix).unwrap());
     match role {
         Send => {
             let provider = provider();
@@ -334,9 +330,7 @@ fn statics_of_an_owner() {
         let mut command = run(&program);
         command.args([&*prefix, "own", how]).stdin(Stdio::null());
         let mut process = Child::start(&*prefix, &mut command).expect("a process");
-        let client = Client::builder()
-            .namespace(&Namespace::new(&prefix).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
         let mut receiver = Receiver::builder()
             .namespace(client.namespace())
             .open_timeout("channel", TIMEOUT)

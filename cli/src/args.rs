@@ -1,6 +1,7 @@
 //! The command line.
 
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
 use shm_pool::inspect::Inspector;
 use shm_pool::{BuildError, Namespace};
 use std::io;
@@ -10,16 +11,17 @@ use std::time::Duration;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  all is well
-  1  an error: what was asked for could not be done or looked at
-  2  the command line is wrong
-  3  show: there is no such provider or channel
+  0  success
+  1  an error: the request failed
+  2  wrong usage
+  3  show: no such provider or channel
   4  ls --check: dead owners have left objects that a sweep would remove";
 
-/// Who holds what in the shared memory of shm-pool's providers, and a way to put it right.
+/// Show which processes hold the shared memory of shm-pool's providers, and clean up after dead
+/// ones.
 ///
-/// Looking disturbs no process: it takes no lock and no peer's place, writes nothing, and works while
-/// processes are stopped or dead.
+/// Inspection has no side effects: it takes no lock and no peer slot, writes nothing, and works while
+/// processes are stopped or dead. Only `sweep --yes` removes anything.
 #[derive(Parser)]
 #[command(name = "shm-pool", version, after_help = EXIT_CODES)]
 pub(crate) struct Args {
@@ -29,70 +31,88 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// What is looked at, and for whom.
+/// Which objects a command is about, and the form of its output.
 #[derive(clap::Args)]
 pub(crate) struct Scope {
-    /// Only objects with this name prefix [default: all]
+    /// Only consider objects with this name prefix [default: all]
     #[arg(long, global = true, value_name = "PREFIX", value_parser = prefix)]
     prefix: Option<String>,
-    /// Where the objects are
+    /// The directory of the objects
     #[arg(long, global = true, value_name = "PATH", default_value = "/dev/shm", value_parser = absolute)]
     pub(crate) directory: PathBuf,
-    /// Print JSON, for programs: ids are hexadecimal strings, sizes are bytes
+    /// Print JSON; ids are hexadecimal strings, and sizes are in bytes
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Providers and channels, one line each
+    /// List providers and channels, one per line
     Ls(Ls),
-    /// All there is to see of one provider or channel
+    /// Show everything about one provider or channel
     Show(Show),
-    /// Which process holds how much
+    /// Show how much memory each process holds, and its channels
     Who(Who),
-    /// The same on a screen that refreshes, with rates; q quits
+    /// Show all of this on a screen that refreshes, with rates; q quits
     Top(Top),
-    /// Remove what dead owners have left; without --yes, only say what that would be
+    /// List what dead owners have left, or remove it with --yes
     Sweep(Sweep),
+    /// Print a completion script for a shell
+    Completions(Completions),
+    /// Write the manual pages into a directory
+    Man(Man),
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Ls {
-    /// Exit with 4 if dead owners have left anything
+    /// Exit with code 4 if dead owners have left objects
     #[arg(long)]
     pub(crate) check: bool,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Show {
-    /// A provider's id or a channel's name; either may follow its prefix and a dot
+    /// A provider's id or a channel's name, with or without its prefix and a dot
     #[arg(value_name = "ID or NAME")]
     pub(crate) what: String,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Who {
-    /// Look twice, so long apart, to tell messages that are kept from those that pass; 0s looks once
+    /// Take two samples this far apart, to tell held messages from passing ones; 0s takes only one
     #[arg(long = "for", value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     pub(crate) time: Duration,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Top {
-    /// Time from one look to the next
+    /// The time between two samples
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
-    /// Print one screen as text, as also happens where there is no terminal
+    /// Print one screen as text, which is the default without a terminal
     #[arg(long)]
     pub(crate) once: bool,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Sweep {
-    /// Do it
+    /// Actually remove the objects
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Completions {
+    /// The shell that reads the script
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Man {
+    /// The directory, which is created if it does not exist, such as ~/.local/share/man/man1
+    #[arg(value_name = "DIRECTORY")]
+    pub(crate) into: PathBuf,
 }
 
 /// The exit code: see [`EXIT_CODES`]. clap reports wrong usage.
@@ -137,7 +157,7 @@ fn absolute(path: &str) -> io::Result<PathBuf> {
     path::absolute(path)
 }
 
-/// Looking more often than this would keep the machine busy with nothing else.
+/// Sampling more often than this would keep the machine busy with nothing else.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -14,7 +14,11 @@ pub(crate) fn run(scope: &Scope, options: &Ls) -> Fallible<Answer> {
     } else {
         list(&report)
     };
-    Ok(Answer { text, code })
+    Ok(Answer {
+        text,
+        notice: String::new(),
+        code,
+    })
 }
 
 fn list(report: &Report) -> String {

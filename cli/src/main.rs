@@ -7,12 +7,14 @@
 //! |---|---|
 //! | [`args`] | the command line, and exit codes |
 //! | [`ls`], [`show`], [`who`], [`top`], [`sweep`] | the commands |
+//! | [`generate`] | completion scripts and manual pages |
 //! | [`text`], [`json`] | output for people and for programs |
 //! | [`unseen`] | counts what this process cannot see |
 
 #![forbid(unsafe_code)]
 
 mod args;
+mod generate;
 mod json;
 mod ls;
 mod show;
@@ -34,6 +36,8 @@ type Fallible<T> = Result<T, Box<dyn Error>>;
 /// A command's complete output and its exit code.
 struct Answer {
     text: String,
+    /// Goes to standard error.
+    notice: String,
     code: Code,
 }
 
@@ -41,6 +45,7 @@ impl Answer {
     fn fine(text: String) -> Self {
         Self {
             text,
+            notice: String::new(),
             code: Code::Fine,
         }
     }
@@ -54,6 +59,8 @@ fn main() -> ExitCode {
         Command::Who(options) => who::run(&scope, &options),
         Command::Top(options) => top::run(&scope, &options),
         Command::Sweep(options) => sweep::run(&scope, &options),
+        Command::Completions(options) => generate::completions(&options),
+        Command::Man(options) => generate::man(&options),
     };
     match answer.and_then(|answer| print(&answer)) {
         Ok(code) => code.into(),
@@ -71,6 +78,8 @@ fn main() -> ExitCode {
 
 /// Prints the answer. A reader that closes its end early, such as `head`, is no error.
 fn print(answer: &Answer) -> Fallible<Code> {
+    // If this cannot be written, the exit code still tells.
+    let _ = io::stderr().write_all(answer.notice.as_bytes());
     let mut out = io::stdout().lock();
     match out
         .write_all(answer.text.as_bytes())

@@ -11,21 +11,19 @@ pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
     let all = text::footer(&report);
     keep_only(&mut report, &options.what);
     let is_there = !report.providers.is_empty() || !report.channels.is_empty();
-    let text = match (scope.json, is_there) {
-        (true, _) => json::of(&json::Document::of(&report))?,
-        (false, true) => describe(&report),
-        (false, false) => {
-            let directory = text::visible(&report.directory.to_string_lossy());
-            format!(
-                "{directory} has no provider or channel {:?}\n{all}",
-                options.what
-            )
-        }
-    };
-    Ok(Answer {
-        text,
-        code: if is_there { Code::Fine } else { Code::NotThere },
-    })
+    let mut answer = Answer::fine(String::new());
+    if scope.json {
+        answer.text = json::of(&json::Document::of(&report))?;
+    } else if is_there {
+        answer.text = describe(&report);
+    }
+    if !is_there {
+        let directory = text::visible(&report.directory.to_string_lossy());
+        let what = &options.what;
+        answer.notice = format!("shm-pool: {directory} has no provider or channel {what:?}\n{all}");
+        answer.code = Code::NotThere;
+    }
+    Ok(answer)
 }
 
 /// Keeps what has this id or name, in every prefix unless one is given. Prefixes and names may have
@@ -71,16 +69,16 @@ fn problem(state: &State) -> String {
 
 fn provider(provider: &ProviderReport) -> String {
     let segments = provider.segments.iter().map(|segment| {
-        let mapped_by = segment
+        let processes: Vec<String> = segment
             .mapped_by
             .iter()
-            .map(|process| text::short_process(Some(process), true));
-        let mapped_by = mapped_by.collect::<Vec<_>>().join(", ");
+            .map(|process| text::short_process(Some(process), true))
+            .collect();
         [
             format!("{:x}", segment.serial),
             text::bytes(segment.len),
             text::bytes(segment.bytes_held),
-            mapped_by,
+            processes.join("\n"),
         ]
     });
     let classes = |classes: &[ClassReport]| {
@@ -98,7 +96,7 @@ fn provider(provider: &ProviderReport) -> String {
             peer.slot.to_string(),
             owner_says(peer).to_owned(),
             if peer.is_alive {
-                text::process(peer.process.as_ref(), true)
+                text::short_process(peer.process.as_ref(), true)
             } else {
                 "dead".to_owned()
             },
@@ -128,7 +126,7 @@ fn provider(provider: &ProviderReport) -> String {
         ),
     ];
     let tables = [
-        text::table(["SEGMENT", "LENGTH", "HELD", "MAPPED BY"], segments),
+        text::wrapped_table(["SEGMENT", "LENGTH", "HELD", "MAPPED BY"], segments),
         text::table(
             ["LEASED CLASS", "MESSAGES", "BYTES"],
             classes(&provider.leased),
@@ -137,7 +135,7 @@ fn provider(provider: &ProviderReport) -> String {
             ["BORROWED CLASS", "MESSAGES", "BYTES"],
             classes(&provider.borrowed),
         ),
-        text::table(
+        text::wrapped_table(
             [
                 "PEER",
                 "OWNER SAYS",
@@ -155,11 +153,13 @@ fn provider(provider: &ProviderReport) -> String {
 
 fn channel(channel: &ChannelReport) -> String {
     let receivers = channel.receivers.iter().map(|receiver| {
+        // The id has a line of its own: beside the process, the table would be too wide.
+        let mut who = text::short_process(receiver.process.as_ref(), receiver.is_alive);
+        if let Some(id) = receiver.id {
+            who += &format!("\n{id}");
+        }
         [
-            receiver
-                .id
-                .map_or(text::NONE.to_owned(), |id| id.to_string()),
-            text::process(receiver.process.as_ref(), receiver.is_alive),
+            who,
             text::link(receiver).to_owned(),
             receiver.on_full.to_string().replace('_', " "),
             text::fill(receiver),
@@ -203,14 +203,13 @@ fn channel(channel: &ChannelReport) -> String {
         ),
     ];
     let heads = [
-        "ID",
         "RECEIVER",
         "LINK",
         "WHEN FULL",
         "WAITING",
         "SENT",
         "MISSED",
-        "MAX_BORROWED",
+        "BUFFERS",
         "BORROWED",
     ];
     let damaged = channel
@@ -220,20 +219,20 @@ fn channel(channel: &ChannelReport) -> String {
     described(
         &lines,
         &[
-            text::table(heads, receivers),
-            text::table(["DAMAGED", "PROBLEM"], damaged),
+            text::wrapped_table(heads, receivers),
+            text::wrapped_table(["DAMAGED", "PROBLEM"], damaged),
         ],
     )
 }
 
 fn described(lines: &[(&str, String)], tables: &[String]) -> String {
-    let lines: String = lines
-        .iter()
-        .map(|(what, value)| format!("{what:<10}{value}\n"))
-        .collect();
-    let tables = tables
-        .iter()
-        .filter(|table| !table.is_empty())
-        .map(|table| format!("\n{table}"));
-    lines + &tables.collect::<String>() + "\n"
+    let mut text = text::named_values(lines);
+    for table in tables {
+        if !table.is_empty() {
+            text.push('\n');
+            text += table;
+        }
+    }
+    text.push('\n');
+    text
 }

@@ -36,7 +36,11 @@ pub(crate) fn run(scope: &Scope, options: &Sweep) -> Fallible<Answer> {
     } else {
         Code::Error
     };
-    Ok(Answer { text, code })
+    Ok(Answer {
+        text,
+        notice: String::new(),
+        code,
+    })
 }
 
 /// A removal, planned or carried out.
@@ -212,7 +216,7 @@ fn describe(report: &Report, removal: &Removal<'_>) -> String {
         );
     }
     if !is_done && total.objects > 0 {
-        text += "nothing was changed; --yes does it\n";
+        text += "nothing was changed; `shm-pool sweep --yes` removes them\n";
     }
     text
 }

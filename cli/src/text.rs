@@ -2,7 +2,7 @@
 
 use crate::unseen::Unseen;
 use bytesize::ByteSize;
-use comfy_table::{presets, ContentArrangement, Table};
+use comfy_table::{presets, ColumnConstraint, ContentArrangement, Table};
 use shm_pool::inspect::{
     ChannelReport, DamagedReceiver, Process, ProviderReport, ReceiverReport, Report, State,
 };
@@ -12,6 +12,12 @@ use std::time::Duration;
 
 /// The longest command in a table cell, in characters.
 const MAX_COMMAND: usize = 24;
+
+/// The longest line of a table that wraps, in characters.
+const MAX_WIDTH: u16 = 100;
+
+/// A column of at most this width is never wrapped. Those of numbers, ids and states are narrower.
+const NARROW: u16 = 20;
 
 /// Marks an empty cell.
 pub(crate) const NONE: &str = "-";
@@ -55,13 +61,13 @@ pub(crate) fn plural(count: usize, noun: &str) -> String {
     format!("{noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Formats a minimum duration to the second or, below one second, to the millisecond.
+/// Formats a minimum duration to the second or, below one second, to the millisecond: `≥ 3s`.
 pub(crate) fn at_least(time: Duration) -> String {
     let whole = match time.as_secs() {
         0 => Duration::from_millis(time.subsec_millis().into()),
         seconds => Duration::from_secs(seconds),
     };
-    format!("at least {}", humantime::format_duration(whole))
+    format!("≥ {}", humantime::format_duration(whole))
 }
 
 /// Formats a process's id and command, or says why there is none.
@@ -160,15 +166,6 @@ fn state(state: &State, is_orphan: bool) -> &'static str {
     }
 }
 
-pub(crate) fn joined(parts: impl Iterator<Item = String>) -> String {
-    let text = parts.collect::<Vec<_>>().join(", ");
-    if text.is_empty() {
-        NONE.to_owned()
-    } else {
-        text
-    }
-}
-
 /// Says whether the sender sends to this receiver.
 pub(crate) fn link(receiver: &ReceiverReport) -> &'static str {
     match receiver {
@@ -216,24 +213,71 @@ pub(crate) fn footer(report: &Report) -> String {
     left + &Unseen::of(report).text()
 }
 
-/// Formats a table with columns as wide as their contents. Empty if there are no rows.
+/// Formats a table with one line per row, and columns as wide as their contents. Empty if there are
+/// no rows.
 pub(crate) fn table<const N: usize>(
     heads: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
+    let mut table = plain_table();
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(heads);
+    table.add_rows(rows);
+    print_table(&mut table)
+}
+
+/// Formats a table of at most [`MAX_WIDTH`] characters: what does not fit in a wide column
+/// continues on the row's next line. Empty if there are no rows.
+pub(crate) fn wrapped_table<const N: usize>(
+    heads: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = plain_table();
+    table.set_header(heads);
+    table.add_rows(rows);
+    wrap(&mut table);
+    print_table(&mut table)
+}
+
+/// Formats names and values, one pair per row. As in [`wrapped_table`], a long value takes several
+/// lines.
+pub(crate) fn named_values(rows: &[(&str, String)]) -> String {
+    let mut table = plain_table();
+    for (name, value) in rows {
+        table.add_row([*name, value]);
+    }
+    wrap(&mut table);
+    print_table(&mut table)
+}
+
+fn plain_table() -> Table {
     let mut table = Table::new();
+    table.load_style(presets::NOTHING);
     table
-        .load_preset(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(heads).add_rows(rows);
+}
+
+fn wrap(table: &mut Table) {
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(MAX_WIDTH);
+    let widths = table.column_max_content_widths();
+    for (column, width) in table.column_iter_mut().zip(widths) {
+        if width <= NARROW {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
+}
+
+fn print_table(table: &mut Table) -> String {
     if table.is_empty() {
         return String::new();
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    table
-        .lines()
-        .map(|line| format!("{}\n", line.trim_end()))
-        .collect()
+    let mut text = String::new();
+    for line in table.lines() {
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
 }

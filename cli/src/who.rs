@@ -169,16 +169,31 @@ impl Messages {
 }
 
 fn list(report: &Report, all: &[(Holder, Holding)]) -> String {
+    let mut text = memory(all);
+    if text.is_empty() {
+        text += "nobody holds anything\n";
+    }
+    let channels = channels(all);
+    if !channels.is_empty() {
+        text.push('\n');
+        text += &channels;
+    }
+    let footer = text::footer(report);
+    if !footer.is_empty() {
+        text.push('\n');
+        text += &footer;
+    }
+    text
+}
+
+/// The table of memory: one row per holder.
+fn memory(all: &[(Holder, Holding)]) -> String {
     let rows = all.iter().map(|(holder, holding)| {
         // After a single look, every age is zero.
         let age = holding
             .oldest
             .filter(|age| !age.is_zero())
             .map_or(text::NONE.to_owned(), text::at_least);
-        let receives = holding
-            .receives
-            .iter()
-            .map(|(name, waiting, room)| format!("{name} {waiting}/{room}"));
         [
             holder.text(),
             text::bytes_or_none(holding.owns),
@@ -186,20 +201,38 @@ fn list(report: &Report, all: &[(Holder, Holding)]) -> String {
             holding.borrows.text(),
             age,
             text::bytes_or_none(holding.maps),
-            text::joined(holding.sends.iter().cloned()),
-            text::joined(receives),
         ]
     });
-    let heads = [
-        "PROCESS", "OWNS", "LEASES", "BORROWS", "FOR", "MAPS", "SENDS", "RECEIVES",
-    ];
-    let rows = text::table(heads, rows);
-    let nobody = if rows.is_empty() {
-        "nobody holds anything\n"
-    } else {
-        ""
-    };
-    format!("{rows}{nobody}{}", text::footer(report))
+    let heads = ["PROCESS", "OWNS", "LEASES", "BORROWS", "FOR", "MAPS"];
+    text::wrapped_table(heads, rows)
+}
+
+/// The table of channels: one row for each sender and each receiver, those of a channel together.
+fn channels(all: &[(Holder, Holding)]) -> String {
+    let mut rows = Vec::new();
+    for (holder, holding) in all {
+        for name in &holding.sends {
+            rows.push([
+                name.clone(),
+                "sender".to_owned(),
+                text::NONE.to_owned(),
+                holder.text(),
+            ]);
+        }
+    }
+    for (holder, holding) in all {
+        for (name, waiting, capacity) in &holding.receives {
+            rows.push([
+                name.clone(),
+                "receiver".to_owned(),
+                format!("{waiting}/{capacity}"),
+                holder.text(),
+            ]);
+        }
+    }
+    // The sort is stable: a channel's sender stays before its receivers.
+    rows.sort_by(|one, other| one[0].cmp(&other[0]));
+    text::wrapped_table(["CHANNEL", "END", "WAITING", "PROCESS"], rows)
 }
 
 #[derive(Serialize)]

@@ -7,8 +7,8 @@
 use pyo3::PyErr;
 use shm_pool::channel::{ChannelError, RecvError, SendError, SendErrorKind};
 use shm_pool::{
-    Advice, AllocError, AttachError, BuildError, CapacityError, DescriptorError, OsError,
-    ShareError,
+    Advice, AllocError, AttachError, BuildError, CapacityError, DescriptorError, DisconnectError,
+    OsError, ShareError,
 };
 use std::error::Error as StdError;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
 /// The advice of an error, with the names of Python's interface.
 fn words(advice: Advice) -> &'static str {
     match advice {
-        Advice::RaiseMaxAlloc => "raise Provider(max_alloc=)",
+        Advice::RaiseMaxAlloc => "raise Provider(max_alloc=), which is max_bytes= by default",
         Advice::LowerMaxAlloc => {
             "raise the limit (ulimit -v, cgroup memory), or lower Provider(max_alloc=)"
         }
@@ -51,23 +51,27 @@ fn words(advice: Advice) -> &'static str {
         Advice::SweepLess => "do not sweep in a loop",
         Advice::CreateInThisProcess => "create a new one in this process",
         Advice::SkipPeer => "send to the remaining peers",
-        Advice::WaitForAttach => "wait until it attaches",
-        Advice::WaitForViews => "wait until it releases messages, or revoke grants",
+        Advice::WaitForAttach => "wait until the peer attaches",
+        Advice::WaitForViews => "wait until the peer releases messages, or revoke grants",
         Advice::DropViews => "release messages, or take up grants",
-        Advice::GrantOrKeep => "grant it to the receiver, or keep it until confirmed",
+        Advice::GrantOrKeep => {
+            "grant each message to its receiver, or keep it until it is confirmed"
+        }
         Advice::ShareView => "use one of them instead",
-        Advice::CheckProvider => "it has closed, or is in another namespace",
+        Advice::CheckProvider => "the provider has closed, or is in another namespace",
         Advice::ConnectToSuccessor => "connect to its successor",
         Advice::WaitForPeerSlot => "wait until one of them ends",
         Advice::CreateClient => "create a new client",
         Advice::SetOwnerUid => "see Namespace(uid=)",
         Advice::OtherNameOrWait => "choose another name, or wait with timeout=",
         Advice::CheckSender => {
-            "its sender has not created it yet, has closed it, or is in another namespace"
+            "the sender has not created it yet, has closed it, or is in another namespace"
         }
         Advice::OpenSuccessor => "open the channel of its successor",
         Advice::OpenLater => "try again, or open it with a timeout",
         Advice::RaiseReceivers => "close one, or raise Publisher(max_subscribers=)",
+        Advice::WaitForFewer => "wait for fewer, or raise Publisher(max_subscribers=)",
+        Advice::CloseEnds => "close some of them",
         Advice::DoNotBlock => "choose an on_full that drops messages",
         Advice::UseSubscriber => "open it with a Subscriber",
         Advice::UseReceiver => "open it with a Receiver",
@@ -81,7 +85,7 @@ fn words(advice: Advice) -> &'static str {
             "wait until it releases some, or raise max_borrowed or \
              Publisher(max_bytes_per_receiver=)"
         }
-        Advice::DropMessages => "release some",
+        Advice::DropMessages => "release some messages",
         Advice::CreateChannel => "create a new channel",
         Advice::ChannelForEachProvider => "create a channel for each provider",
         Advice::RaiseThreadLimit => "raise the limit of threads, or use a call that blocks",
@@ -165,6 +169,17 @@ impl IntoPyErr for DescriptorError {
     }
 }
 
+impl IntoPyErr for DisconnectError {
+    fn into_py(self) -> PyErr {
+        match self {
+            Self::PeerDisconnected(_) => closed(&self),
+            Self::OtherProvider { .. } => invalid(&self),
+            Self::Forked => forked(&self),
+            _ => other(&self),
+        }
+    }
+}
+
 impl IntoPyErr for ShareError {
     fn into_py(self) -> PyErr {
         match self {
@@ -184,7 +199,7 @@ fn attach_error(error: &AttachError, whole: &(dyn StdError + 'static)) -> PyErr 
         AttachError::Closed { .. }
         | AttachError::ProviderDied { .. }
         | AttachError::Disconnected { .. } => closed(whole),
-        AttachError::OverQuota { .. } | AttachError::TooManyLeases { .. } => {
+        AttachError::OverQuota { .. } | AttachError::TooManyLeases => {
             TooManyBorrowed::new_err(chain(whole))
         }
         AttachError::Forked => forked(whole),
@@ -257,11 +272,14 @@ impl IntoPyErr for SendErrorKind {
 
 /// Returns `true` if the receiver has made no room, or has not joined, at once or in time.
 pub(crate) fn is_full(kind: &SendErrorKind) -> bool {
-    kind.is_timeout()
-        || matches!(
-            kind,
-            SendErrorKind::Full { .. } | SendErrorKind::TooManyBorrowed { .. }
-        )
+    matches!(
+        kind,
+        SendErrorKind::Full { .. }
+            | SendErrorKind::TooManyBorrowed { .. }
+            | SendErrorKind::TimedOut
+            | SendErrorKind::NoReceiver { .. }
+            | SendErrorKind::OtherVersion { .. }
+    )
 }
 
 impl IntoPyErr for SendError {

@@ -39,7 +39,7 @@ static RETURNING: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn this_thread() -> i32 {
     // SAFETY: the call has no preconditions.
-    unsafe { libc::gettid() }
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
 /// Calls `f` without the GIL.

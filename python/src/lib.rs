@@ -8,7 +8,8 @@
 //! | `sending.rs` | `Sender`, `Publisher` |
 //! | `receiving.rs` | `Receiver`, `Subscriber`, `wait_any` |
 //! | `end.rs` | what the ends have in common: threads, tasks, closing |
-//! | `options.rs` | enums, `MessageType` |
+//! | `inspect.rs` | `Inspector` |
+//! | `options.rs` | keyword arguments, enums, `MessageType` |
 //! | `pending.rs` | waiting under asyncio |
 //! | `wait.rs` | waiting without the GIL, and signals |
 //! | `exit.rs` | threads that wait when Python exits |
@@ -22,6 +23,7 @@ mod end;
 mod errors;
 mod exit;
 mod fork;
+mod inspect;
 mod memory;
 mod names;
 mod options;
@@ -50,14 +52,17 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<names::ChannelInfo>()?;
     module.add_class::<names::ChannelChange>()?;
     module.add_class::<names::Watcher>()?;
+    module.add_class::<inspect::Inspector>()?;
     module.add_class::<options::MessageType>()?;
     module.add_class::<pending::Pending>()?;
+    module.add_class::<sending::SendingEnd>()?;
     module.add_class::<sending::Sender>()?;
     module.add_class::<sending::Publisher>()?;
     module.add_class::<sending::Sent>()?;
     module.add_class::<sending::ReceiverState>()?;
     module.add_class::<receiving::ReceivingEnd>()?;
     module.add_class::<receiving::Receiver>()?;
+    module.add_class::<receiving::ConnectionChange>()?;
     module.add_class::<receiving::Subscriber>()?;
     module.add_function(wrap_pyfunction!(receiving::wait_any, module)?)
 }

@@ -127,7 +127,8 @@ unsafe fn export(
         }
     };
     // A slice has at most `isize::MAX` bytes.
-    let (len, read_only) = (len as ffi::Py_ssize_t, c_int::from(!writable));
+    let len = len as ffi::Py_ssize_t;
+    let read_only = c_int::from(!writable);
     // SAFETY: by this function's contract; `object` is a live object.
     match unsafe {
         ffi::PyBuffer_FillInfo(view, object.as_ptr(), data.cast(), len, read_only, flags)

@@ -3,7 +3,6 @@
 use crate::end::End;
 use crate::errors::IntoPyErr;
 use crate::exit::detach;
-use crate::options::set;
 use crate::receiving::{self, Incoming, Input};
 use crate::wait::Deadline;
 use pyo3::prelude::*;
@@ -67,8 +66,9 @@ impl Namespace {
                 .in_directory(directory)
                 .map_err(IntoPyErr::into_py)?;
         }
-        let of_user = uid;
-        set!(namespace, of_user);
+        if let Some(uid) = uid {
+            namespace = namespace.of_user(uid);
+        }
         Ok(Self(namespace))
     }
 
@@ -116,7 +116,8 @@ impl Namespace {
     }
 
     fn __repr__(&self) -> String {
-        let (prefix, directory) = (self.0.prefix(), self.directory());
+        let prefix = self.0.prefix();
+        let directory = self.directory();
         format!(
             "Namespace({prefix:?}, directory={directory:?}, uid={})",
             self.0.uid()
@@ -206,18 +207,19 @@ impl ChannelChange {
     }
 }
 
-impl Incoming for channel::Watcher {
-    type Item = channel::ChannelChange;
-
-    fn try_next(&mut self) -> Result<Self::Item, RecvError> {
+impl Incoming<channel::ChannelChange> for channel::Watcher {
+    fn try_next(&mut self) -> Result<channel::ChannelChange, RecvError> {
         self.recv_timeout(Duration::ZERO)
     }
 
-    fn next_within(&mut self, timeout: Duration) -> Result<Self::Item, RecvError> {
+    fn next_within(&mut self, timeout: Duration) -> Result<channel::ChannelChange, RecvError> {
         self.recv_timeout(timeout)
     }
 
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Self::Item, RecvError>> {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<channel::ChannelChange, RecvError>> {
         self.poll_recv(context)
     }
 }

@@ -1,22 +1,99 @@
-//! Options and states that are enums in Python (`package/shm_pool/options.py`), and `MessageType`.
+//! Keyword arguments that are options, those that are enums in Python (`package/shm_pool/options.py`), and `MessageType`.
 
 use crate::errors;
+use crate::wait;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 use shm_pool::channel::{self, OnEnd, OnFull, OnStall};
 use std::alloc::Layout;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-/// Sets those options of a builder that are not `None`.
-macro_rules! set {
-    ($builder:ident, $($option:ident),* $(,)?) => {
-        $(if let Some(value) = $option {
-            $builder = $builder.$option(value);
-        })*
-    };
+/// A keyword argument that is an option of a builder. `None` leaves the default.
+pub(crate) struct Keyword<'py> {
+    name: String,
+    value: Bound<'py, PyAny>,
 }
 
-pub(crate) use set;
+/// Returns the keyword arguments of a call.
+pub(crate) fn keywords<'py>(arguments: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<Keyword<'py>>> {
+    let mut keywords = Vec::new();
+    let Some(arguments) = arguments else {
+        return Ok(keywords);
+    };
+    for (name, value) in arguments {
+        keywords.push(Keyword {
+            name: name.extract()?,
+            value,
+        });
+    }
+    Ok(keywords)
+}
+
+impl<'py> Keyword<'py> {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Reads the value. A wrong type is reported with the name of the argument.
+    pub(crate) fn read<T>(&self) -> PyResult<Option<T>>
+    where
+        T: for<'a> FromPyObject<'a, 'py, Error: Into<PyErr>>,
+    {
+        if self.value.is_none() {
+            return Ok(None);
+        }
+        let error: PyErr = match self.value.extract() {
+            Ok(value) => return Ok(Some(value)),
+            Err(error) => error.into(),
+        };
+        let py = self.value.py();
+        if !error.get_type(py).is(py.get_type::<PyTypeError>()) {
+            return Err(error);
+        }
+        let name = &self.name;
+        let text = error.value(py);
+        Err(PyTypeError::new_err(format!("argument '{name}': {text}")))
+    }
+
+    /// Reads a number of seconds.
+    pub(crate) fn seconds(&self) -> PyResult<Option<Duration>> {
+        wait::optional_duration(&self.name, self.read()?)
+    }
+
+    /// Reads a member of an enum.
+    pub(crate) fn choice<T: Named>(&self) -> PyResult<Option<T>> {
+        let choice: Option<Choice<T>> = self.read()?;
+        Ok(choice.map(|choice| choice.0))
+    }
+
+    /// Reads the type of messages.
+    pub(crate) fn message_type(&self) -> PyResult<Option<channel::MessageType>> {
+        let message_type: Option<Bound<'py, MessageType>> = self.read()?;
+        match message_type {
+            Some(message_type) => Ok(Some(message_type.get().get()?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the error for a name that the call does not have.
+    pub(crate) fn unexpected(&self, function: &str) -> PyErr {
+        let name = &self.name;
+        PyTypeError::new_err(format!(
+            "{function} got an unexpected keyword argument '{name}'"
+        ))
+    }
+}
+
+/// Sets an option of a builder, unless its value is `None`.
+pub(crate) fn set<B, T>(builder: B, value: Option<T>, with: impl FnOnce(B, T) -> B) -> B {
+    match value {
+        Some(value) => with(builder, value),
+        None => builder,
+    }
+}
 
 /// A value of an enum whose members are strings. Python's argument may be a member or its string.
 #[derive(Clone, Copy)]
@@ -76,17 +153,19 @@ impl<'py, T: Named> IntoPyObject<'py> for Choice<T> {
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
         let class = py.import("shm_pool.options")?.getattr(T::CLASS)?;
-        let found = T::NAMES.iter().find(|(_, value)| value.is(self.0));
-        // The enums are not exhaustive.
-        let name = found.map_or("unknown", |(name, _)| name);
-        class.call1((name,))
+        class.call1((self.text(),))
     }
 }
 
 impl<T: Named> Choice<T> {
     pub(crate) fn text(self) -> &'static str {
-        let found = T::NAMES.iter().find(|(_, value)| value.is(self.0));
-        found.map_or("unknown", |(name, _)| name)
+        for (name, value) in T::NAMES {
+            if value.is(self.0) {
+                return name;
+            }
+        }
+        // The enums are not exhaustive.
+        "unknown"
     }
 }
 
@@ -161,13 +240,6 @@ impl MessageType {
     }
 }
 
-/// The argument `message_type`.
-pub(crate) fn message_type(
-    argument: Option<&MessageType>,
-) -> PyResult<Option<channel::MessageType>> {
-    argument.map(MessageType::get).transpose()
-}
-
 #[pymethods]
 impl MessageType {
     #[new]
@@ -218,6 +290,18 @@ impl MessageType {
     #[getter]
     fn align(&self) -> u32 {
         self.align
+    }
+
+    /// For pickle and copy.
+    fn __getnewargs_ex__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+        let arguments = (&self.name, self.version, self.size).into_pyobject(py)?;
+        let options = PyDict::new(py);
+        options.set_item("align", self.align)?;
+        options.set_item("element_size", self.element_size)?;
+        Ok((arguments, options))
     }
 
     fn __repr__(&self) -> String {

@@ -5,6 +5,7 @@
 use crate::errors::{self, IntoPyErr};
 use pyo3::prelude::*;
 use shm_pool::WakeFd;
+use std::future::Future;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -42,6 +43,26 @@ impl Pending {
         }));
         py.import("shm_pool._asyncio")?
             .call_method1(function, (pending,))
+    }
+
+    /// Returns a coroutine of a future, and converts what that returns.
+    pub(crate) fn of_future<'py, T: 'static, E: IntoPyErr>(
+        py: Python<'py>,
+        future: impl Future<Output = Result<T, E>> + Send + 'static,
+        mut convert: impl FnMut(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut future = Box::pin(future);
+        let operation: Operation = Box::new(move |py, context| {
+            let Some(context) = context else {
+                return Ok(None);
+            };
+            match future.as_mut().poll(context) {
+                Poll::Ready(Ok(value)) => convert(py, value).map(Some),
+                Poll::Ready(Err(error)) => Err(error.into_py()),
+                Poll::Pending => Ok(None),
+            }
+        });
+        Self::coroutine(py, operation)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -5,12 +5,12 @@ use crate::exit::{self, detach, Closes};
 use crate::fork::Process;
 use crate::memory::{self, Buffer, Bytes, Message};
 use crate::names::{self, In};
-use crate::options::set;
+use crate::options::{self, set};
 use crate::pending::{Operation, Pending};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
-use shm_pool::{AllocError, Descriptor, ProviderId, ShmBytesMut};
+use pyo3::types::{PyBytes, PyDict};
+use shm_pool::{AllocError, Descriptor, ProviderBuilder, ProviderId, ShmBytesMut};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,8 +79,9 @@ impl<T> Drop for Closable<T> {
 
 /// Allocates messages in shared memory.
 ///
-/// ``max_bytes`` is the cap in bytes (default 1 GiB; memory is taken when it is first needed), ``max_alloc``
-/// the largest buffer, ``max_bytes_per_peer`` how much one :class:`Client` may hold, ``namespace`` where its names
+/// ``max_bytes`` is the cap in bytes (default 1 GiB; memory is taken when it is first needed). ``room_for`` adds
+/// what messages take to the cap, by default to nothing: it is a list of pairs, of a length and of how many
+/// messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how much one :class:`Client` may hold, ``namespace`` where its names
 /// are (a :class:`Namespace`, or its prefix), and ``mode`` the permission bits (default 0o600).
 /// ``lock_memory=True`` keeps its memory from being swapped out, ``max_idle_per_class`` is how many idle buffers of
 /// one size are kept, and ``max_shared`` how many buffers may be shared at a time.
@@ -90,6 +91,9 @@ impl<T> Drop for Closable<T> {
 /// ...     buffer = provider.alloc(640 * 480)
 /// ...     len(buffer)
 /// 307200
+/// >>> with shm_pool.Provider(room_for=[(640 * 480, 8), (10_000, 16)]) as provider:
+/// ...     frames = [provider.alloc(640 * 480) for _ in range(8)]
+/// ...     scans = [provider.alloc(10_000) for _ in range(16)]
 ///
 /// Closing it returns idle memory to the system. Buffers stay valid. Memory of a provider that was
 /// killed is removed by its last reader, or when the next one is made.
@@ -136,49 +140,71 @@ impl Provider {
             allocated => return allocated.map_err(IntoPyErr::into_py),
         }
         let start = Instant::now();
-        wait::until(py, deadline, |time, is_last| {
-            match detach(py, || request().wait_timeout(time)) {
-                Err(AllocError::TimedOut { .. }) if !is_last => Ok(None),
-                Err(AllocError::TimedOut { source, .. }) => {
-                    let timeout = errors::waited(start);
-                    Err(AllocError::TimedOut { timeout, source }.into_py())
-                }
-                allocated => allocated.map(Some).map_err(IntoPyErr::into_py),
-            }
+        let whole_wait = |error| match error {
+            AllocError::TimedOut { source, .. } => AllocError::TimedOut {
+                timeout: errors::waited(start),
+                source,
+            },
+            error => error,
+        };
+        let is_timeout = |error: &AllocError| matches!(error, AllocError::TimedOut { .. });
+        wait::retry(py, deadline, is_timeout, |time| {
+            request().wait_timeout(time).map_err(whole_wait)
         })
     }
+}
+
+/// Reads the keyword arguments of a provider.
+fn provider_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<ProviderBuilder> {
+    let mut builder = shm_pool::Provider::builder();
+    for option in options::keywords(options)? {
+        builder = match option.name() {
+            "max_bytes" => set(builder, option.read()?, ProviderBuilder::max_bytes),
+            "room_for" => {
+                let lengths: Option<Vec<(usize, usize)>> = option.read()?;
+                for (len, count) in lengths.unwrap_or_default() {
+                    builder = builder.room_for(len, count);
+                }
+                builder
+            }
+            "max_alloc" => set(builder, option.read()?, ProviderBuilder::max_alloc),
+            "max_bytes_per_peer" => {
+                set(builder, option.read()?, ProviderBuilder::max_bytes_per_peer)
+            }
+            "namespace" => builder.namespace(&names::namespace(option.read()?)?),
+            "mode" => set(builder, option.read()?, ProviderBuilder::mode),
+            "lock_memory" => set(builder, option.read()?, ProviderBuilder::lock_memory),
+            "max_idle_per_class" => {
+                set(builder, option.read()?, ProviderBuilder::max_idle_per_class)
+            }
+            "max_shared" => set(builder, option.read()?, ProviderBuilder::max_shared),
+            _ => return Err(option.unexpected("Provider()")),
+        };
+    }
+    Ok(builder)
 }
 
 #[pymethods]
 impl Provider {
     #[new]
-    #[pyo3(signature = (*, max_bytes=None, max_alloc=None, max_bytes_per_peer=None, namespace=None, mode=None, lock_memory=None, max_idle_per_class=None, max_shared=None))]
-    #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
-    fn new(
-        py: Python<'_>,
-        max_bytes: Option<usize>,
-        max_alloc: Option<usize>,
-        max_bytes_per_peer: Option<usize>,
-        namespace: Option<In<'_>>,
-        mode: Option<u32>,
-        lock_memory: Option<bool>,
-        max_idle_per_class: Option<usize>,
-        max_shared: Option<usize>,
-    ) -> PyResult<Self> {
-        let namespace = names::namespace(namespace)?;
-        let mut builder = shm_pool::Provider::builder().namespace(&namespace);
-        set!(
-            builder,
-            max_bytes,
-            max_alloc,
-            max_bytes_per_peer,
-            mode,
-            lock_memory,
-            max_idle_per_class,
-            max_shared,
-        );
+    #[pyo3(
+        signature = (**options),
+        text_signature = "(*, max_bytes=None, room_for=None, max_alloc=None, max_bytes_per_peer=None, namespace=None, mode=None, lock_memory=None, max_idle_per_class=None, max_shared=None)"
+    )]
+    fn new(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let builder = provider_builder(options)?;
         let provider = detach(py, || builder.build()).map_err(IntoPyErr::into_py)?;
         Ok(Self(Closable::new(provider, "provider")))
+    }
+
+    /// Returns how many bytes of ``max_bytes`` a message of ``len`` bytes takes.
+    ///
+    /// >>> import shm_pool
+    /// >>> shm_pool.Provider.chunk_size(100)
+    /// 128
+    #[staticmethod]
+    fn chunk_size(len: usize) -> usize {
+        shm_pool::Provider::chunk_size(len)
     }
 
     /// The number by which clients connect.
@@ -273,16 +299,18 @@ impl Provider {
     /// Returns how much memory is held, in use and leased.
     fn stats(&self) -> PyResult<Stats> {
         let stats = self.get()?.stats();
-        let (hits, misses) = (stats.hits(), stats.misses());
+        let hits = stats.hits();
+        let misses = stats.misses();
         let shm_pool::Stats {
             max_bytes,
             bytes_held,
             peak_bytes_held,
             bytes_in_use,
             bytes_leased,
+            bytes_mapped,
+            segments,
             ..
         } = stats;
-        let (bytes_mapped, segments) = (stats.bytes_mapped, stats.segments);
         Ok(Stats {
             max_bytes,
             bytes_held,
@@ -432,7 +460,8 @@ impl Allocation {
         };
         let future = self.future.get_or_insert_with(|| {
             let provider = self.provider.clone();
-            let (len, is_zeroed) = (self.len, self.is_zeroed);
+            let len = self.len;
+            let is_zeroed = self.is_zeroed;
             Box::pin(async move {
                 let mut request = provider.request(len);
                 if is_zeroed {
@@ -475,7 +504,7 @@ impl Client {
     #[pyo3(signature = (namespace=None))]
     fn new(namespace: Option<In<'_>>) -> PyResult<Self> {
         let namespace = names::namespace(namespace)?;
-        let client = shm_pool::Client::builder().namespace(&namespace).build();
+        let client = shm_pool::Client::in_namespace(&namespace);
         Ok(Self(Closable::new(client, "client")))
     }
 

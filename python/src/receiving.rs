@@ -10,20 +10,21 @@ use crate::pending::{Operation, Pending};
 use crate::wait::{self, Deadline};
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
-use shm_pool::channel::{self, ChannelError, OnEnd, OnFull, RecvError, Source};
+use pyo3::types::PyDict;
+use shm_pool::channel::{
+    self, ChannelError, ChannelEvent, OnFull, ReceiverBuilder, RecvError, Source, SubscriberBuilder,
+};
 use shm_pool::WakeFd;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// What messages, or changes, come from.
-pub(crate) trait Incoming: Send + 'static {
-    type Item: Send + 'static;
-
-    fn try_next(&mut self) -> Result<Self::Item, RecvError>;
-    fn next_within(&mut self, timeout: Duration) -> Result<Self::Item, RecvError>;
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Self::Item, RecvError>>;
+/// What items come from: messages, events or changes.
+pub(crate) trait Incoming<I>: Send + 'static {
+    fn try_next(&mut self) -> Result<I, RecvError>;
+    fn next_within(&mut self, timeout: Duration) -> Result<I, RecvError>;
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<I, RecvError>>;
 }
 
 /// Something that receives, and the descriptor by which an event loop waits for it.
@@ -32,12 +33,15 @@ pub(crate) struct Input<S> {
     wake: Option<WakeFd>,
 }
 
-impl<S: Incoming> Input<S> {
+impl<S> Input<S> {
     pub(crate) fn new(source: S) -> Self {
         Self { source, wake: None }
     }
 
-    fn receive(&mut self, timeout: Duration) -> Result<S::Item, RecvError> {
+    fn receive<I>(&mut self, timeout: Duration) -> Result<I, RecvError>
+    where
+        S: Incoming<I>,
+    {
         let Self { source, wake } = self;
         let Some(wake) = wake else {
             if timeout.is_zero() {
@@ -73,15 +77,15 @@ fn is_empty(error: &RecvError) -> bool {
     matches!(error, RecvError::Empty | RecvError::TimedOut)
 }
 
-pub(crate) fn recv<S: Incoming>(
+pub(crate) fn recv<I: Send, S: Incoming<I>>(
     py: Python<'_>,
     end: &End<Input<S>>,
     deadline: Deadline,
-) -> PyResult<S::Item> {
+) -> PyResult<I> {
     end.until(py, deadline, is_empty, Input::receive)
 }
 
-pub(crate) fn try_recv<S: Incoming>(end: &End<Input<S>>) -> PyResult<Option<S::Item>> {
+pub(crate) fn try_recv<I, S: Incoming<I>>(end: &End<Input<S>>) -> PyResult<Option<I>> {
     match end.with(|input| input.receive(Duration::ZERO))? {
         Ok(item) => Ok(Some(item)),
         Err(error) if is_empty(&error) => Ok(None),
@@ -89,7 +93,7 @@ pub(crate) fn try_recv<S: Incoming>(end: &End<Input<S>>) -> PyResult<Option<S::I
     }
 }
 
-pub(crate) fn fileno<S: Incoming>(end: &End<Input<S>>) -> PyResult<RawFd> {
+pub(crate) fn fileno<S: Send + 'static>(end: &End<Input<S>>) -> PyResult<RawFd> {
     end.with(|input| {
         let wake = match input.wake.take() {
             Some(wake) => wake,
@@ -100,10 +104,10 @@ pub(crate) fn fileno<S: Incoming>(end: &End<Input<S>>) -> PyResult<RawFd> {
 }
 
 /// Polls for an asynchronous receive.
-fn poll<S: Incoming>(
+fn poll<I, S: Incoming<I>>(
     input: &mut Input<S>,
     context: Option<&mut Context<'_>>,
-) -> Poll<PyResult<S::Item>> {
+) -> Poll<PyResult<I>> {
     let received = match context {
         Some(context) => input.source.poll_next(context),
         None => match input.source.try_next() {
@@ -116,10 +120,10 @@ fn poll<S: Incoming>(
     received.map_err(IntoPyErr::into_py)
 }
 
-pub(crate) fn recv_async<'py, S: Incoming>(
+pub(crate) fn recv_async<'py, I: 'static, S: Incoming<I>>(
     py: Python<'py>,
     end: &Arc<End<Input<S>>>,
-    convert: fn(Python<'_>, S::Item) -> PyResult<Py<PyAny>>,
+    convert: fn(Python<'_>, I) -> PyResult<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     end.start(py, poll, convert)
 }
@@ -140,9 +144,7 @@ macro_rules! each {
     };
 }
 
-impl Incoming for Ends {
-    type Item = channel::Message;
-
+impl Incoming<channel::Message> for Ends {
     fn try_next(&mut self) -> Result<channel::Message, RecvError> {
         each!(self, end => end.try_recv())
     }
@@ -159,13 +161,27 @@ impl Incoming for Ends {
     }
 }
 
+impl Incoming<ChannelEvent> for Ends {
+    fn try_next(&mut self) -> Result<ChannelEvent, RecvError> {
+        each!(self, end => end.try_recv_event())
+    }
+
+    fn next_within(&mut self, timeout: Duration) -> Result<ChannelEvent, RecvError> {
+        each!(self, end => end.recv_event_timeout(timeout))
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<ChannelEvent, RecvError>> {
+        each!(self, end => end.poll_recv_event(context))
+    }
+}
+
 impl Ends {
     fn source(&mut self) -> &mut dyn Source {
         each!(self, end => end)
     }
 }
 
-/// Opens a channel, waiting for it until the deadline.
+/// Opens a channel: at once, or waiting for it until the deadline.
 fn open<T: Send>(
     py: Python<'_>,
     timeout: Option<f64>,
@@ -176,12 +192,7 @@ fn open<T: Send>(
     if deadline.is_now() {
         return detach(py, at_once).map_err(IntoPyErr::into_py);
     }
-    wait::until(py, deadline, |time, is_last| {
-        match detach(py, || within(time)) {
-            Err(error) if may_open_later(&error) && !is_last => Ok(None),
-            opened => opened.map(Some).map_err(IntoPyErr::into_py),
-        }
-    })
+    wait::retry(py, deadline, may_open_later, within)
 }
 
 /// Returns `true` if a sender, or a free registration, may appear.
@@ -195,49 +206,47 @@ fn may_open_later(error: &ChannelError) -> bool {
     )
 }
 
-/// The options of both receiving ends.
-struct Common {
-    namespace: shm_pool::Namespace,
-    on_end: Option<OnEnd>,
-    spin: Option<Duration>,
-    message_type: Option<channel::MessageType>,
-}
-
-impl Common {
-    fn new(
-        namespace: Option<In<'_>>,
-        on_end: Option<Choice<OnEnd>>,
-        spin: Option<f64>,
-        message_type: Option<&MessageType>,
-    ) -> PyResult<Self> {
-        Ok(Self {
-            namespace: names::namespace(namespace)?,
-            on_end: on_end.map(|choice| choice.0),
-            spin: wait::optional_duration("spin", spin)?,
-            message_type: options::message_type(message_type)?,
-        })
+fn receiver_builder(
+    namespace: Option<In<'_>>,
+    options: Option<&Bound<'_, PyDict>>,
+) -> PyResult<ReceiverBuilder> {
+    let mut builder = channel::Receiver::builder().namespace(&names::namespace(namespace)?);
+    for option in options::keywords(options)? {
+        builder = match option.name() {
+            "on_end" => set(builder, option.choice()?, ReceiverBuilder::on_end),
+            "spin" => set(builder, option.seconds()?, ReceiverBuilder::spin),
+            "message_type" => set(
+                builder,
+                option.message_type()?,
+                ReceiverBuilder::message_type,
+            ),
+            _ => return Err(option.unexpected("Receiver")),
+        };
     }
+    Ok(builder)
 }
 
-/// Sets the common options of a builder, and opens the channel.
-macro_rules! open {
-    ($py:ident, $name:ident, $timeout:ident, $builder:ident, $common:ident) => {{
-        let Common {
-            namespace,
-            on_end,
-            spin,
-            message_type,
-        } = $common;
-        $builder = $builder.namespace(&namespace);
-        set!($builder, on_end, spin, message_type);
-        let copy = $builder.clone();
-        open(
-            $py,
-            $timeout,
-            || copy.open($name),
-            |time| $builder.clone().open_timeout($name, time),
-        )
-    }};
+fn subscriber_builder(
+    namespace: Option<In<'_>>,
+    options: Option<&Bound<'_, PyDict>>,
+) -> PyResult<SubscriberBuilder> {
+    let mut builder = channel::Subscriber::builder().namespace(&names::namespace(namespace)?);
+    for option in options::keywords(options)? {
+        builder = match option.name() {
+            "capacity" => set(builder, option.read()?, SubscriberBuilder::capacity),
+            "max_borrowed" => set(builder, option.read()?, SubscriberBuilder::max_borrowed),
+            "on_full" => set(builder, option.choice()?, SubscriberBuilder::on_full),
+            "on_end" => set(builder, option.choice()?, SubscriberBuilder::on_end),
+            "spin" => set(builder, option.seconds()?, SubscriberBuilder::spin),
+            "message_type" => set(
+                builder,
+                option.message_type()?,
+                SubscriberBuilder::message_type,
+            ),
+            _ => return Err(option.unexpected("Subscriber")),
+        };
+    }
+    Ok(builder)
 }
 
 /// Receives the messages of a :class:`Sender`.
@@ -265,29 +274,63 @@ macro_rules! open {
 #[pyclass(frozen, extends = ReceivingEnd, module = "shm_pool")]
 pub(crate) struct Receiver;
 
+impl Receiver {
+    fn of(receiver: channel::Receiver, name: &str) -> PyClassInitializer<Self> {
+        let interrupter = receiver.interrupter();
+        let end = ReceivingEnd::new(Ends::Receiver(receiver), interrupter, "receiver", name);
+        PyClassInitializer::from(end).add_subclass(Self)
+    }
+}
+
 #[pymethods]
 impl Receiver {
     #[new]
     #[pyo3(
-        signature = (name, namespace=None, *, timeout=Some(0.0), on_end=None, spin=None, message_type=None),
+        signature = (name, namespace=None, *, timeout=Some(0.0), **options),
         text_signature = "(name, namespace=None, *, timeout=0.0, on_end=None, spin=None, message_type=None)"
     )]
-    #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
     fn new(
         py: Python<'_>,
         name: &str,
         namespace: Option<In<'_>>,
         timeout: Option<f64>,
-        on_end: Option<Choice<OnEnd>>,
-        spin: Option<f64>,
-        message_type: Option<&MessageType>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let common = Common::new(namespace, on_end, spin, message_type)?;
-        let mut builder = channel::Receiver::builder();
-        let receiver = open!(py, name, timeout, builder, common)?;
-        let interrupter = receiver.interrupter();
-        let end = ReceivingEnd::new(Ends::Receiver(receiver), interrupter, "receiver", name);
-        Ok(PyClassInitializer::from(end).add_subclass(Self))
+        let builder = receiver_builder(namespace, options)?;
+        let at_once = builder.clone();
+        let receiver = open(
+            py,
+            timeout,
+            || at_once.open(name),
+            |time| builder.clone().open_timeout(name, time),
+        )?;
+        Ok(Self::of(receiver, name))
+    }
+
+    /// Waits until the channel exists, without blocking the event loop of asyncio, and returns its receiver. When
+    /// it is cancelled, nothing was opened. ``asyncio.wait_for`` limits the wait.
+    ///
+    /// Raises as :class:`Receiver`, except :class:`NotFound`.
+    #[staticmethod]
+    #[pyo3(
+        signature = (name, namespace=None, **options),
+        text_signature = "(name, namespace=None, *, on_end=None, spin=None, message_type=None)"
+    )]
+    fn open_async<'py>(
+        py: Python<'py>,
+        name: String,
+        namespace: Option<In<'py>>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let builder = receiver_builder(namespace, options)?;
+        let opening = {
+            let name = name.clone();
+            async move { builder.open_async(&name).await }
+        };
+        Pending::of_future(py, opening, move |py, receiver| {
+            let receiver = Py::new(py, Self::of(receiver, &name))?;
+            Ok(receiver.into_any())
+        })
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> String {
@@ -324,39 +367,64 @@ impl Receiver {
 #[pyclass(frozen, extends = ReceivingEnd, module = "shm_pool")]
 pub(crate) struct Subscriber;
 
+impl Subscriber {
+    fn of(subscriber: channel::Subscriber, name: &str) -> PyClassInitializer<Self> {
+        let interrupter = subscriber.interrupter();
+        let ends = Ends::Subscriber(subscriber);
+        let end = ReceivingEnd::new(ends, interrupter, "subscriber", name);
+        PyClassInitializer::from(end).add_subclass(Self)
+    }
+}
+
 #[pymethods]
 impl Subscriber {
     #[new]
     #[pyo3(
-        signature = (name, namespace=None, *, timeout=Some(0.0), capacity=None, max_borrowed=None, on_full=None, on_end=None, spin=None, message_type=None),
+        signature = (name, namespace=None, *, timeout=Some(0.0), **options),
         text_signature = "(name, namespace=None, *, timeout=0.0, capacity=None, max_borrowed=None, on_full=None, on_end=None, spin=None, message_type=None)"
     )]
-    #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
     fn new(
         py: Python<'_>,
         name: &str,
         namespace: Option<In<'_>>,
         timeout: Option<f64>,
-        capacity: Option<usize>,
-        max_borrowed: Option<usize>,
-        on_full: Option<Choice<OnFull>>,
-        on_end: Option<Choice<OnEnd>>,
-        spin: Option<f64>,
-        message_type: Option<&MessageType>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let common = Common::new(namespace, on_end, spin, message_type)?;
-        let on_full = on_full.map(|choice| choice.0);
-        let mut builder = channel::Subscriber::builder();
-        set!(builder, capacity, max_borrowed, on_full);
-        let subscriber = open!(py, name, timeout, builder, common)?;
-        let interrupter = subscriber.interrupter();
-        let end = ReceivingEnd::new(
-            Ends::Subscriber(subscriber),
-            interrupter,
-            "subscriber",
-            name,
-        );
-        Ok(PyClassInitializer::from(end).add_subclass(Self))
+        let builder = subscriber_builder(namespace, options)?;
+        let at_once = builder.clone();
+        let subscriber = open(
+            py,
+            timeout,
+            || at_once.open(name),
+            |time| builder.clone().open_timeout(name, time),
+        )?;
+        Ok(Self::of(subscriber, name))
+    }
+
+    /// Waits until there is a publisher, without blocking the event loop of asyncio, and returns a subscriber that
+    /// has joined it. When it is cancelled, nothing was opened. ``asyncio.wait_for`` limits the wait.
+    ///
+    /// Raises as :class:`Subscriber`, except :class:`NotFound`.
+    #[staticmethod]
+    #[pyo3(
+        signature = (name, namespace=None, **options),
+        text_signature = "(name, namespace=None, *, capacity=None, max_borrowed=None, on_full=None, on_end=None, spin=None, message_type=None)"
+    )]
+    fn open_async<'py>(
+        py: Python<'py>,
+        name: String,
+        namespace: Option<In<'py>>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let builder = subscriber_builder(namespace, options)?;
+        let opening = {
+            let name = name.clone();
+            async move { builder.open_async(&name).await }
+        };
+        Pending::of_future(py, opening, move |py, subscriber| {
+            let subscriber = Py::new(py, Self::of(subscriber, &name))?;
+            Ok(subscriber.into_any())
+        })
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> String {
@@ -385,6 +453,46 @@ impl ReceivingEnd {
 
 fn message(py: Python<'_>, message: channel::Message) -> PyResult<Py<PyAny>> {
     Ok(Py::new(py, Message::of_channel(message))?.into_any())
+}
+
+fn event(py: Python<'_>, event: ChannelEvent) -> PyResult<Py<PyAny>> {
+    let change = match event {
+        ChannelEvent::Message(received) => return message(py, received),
+        ChannelEvent::Connected { provider } => ConnectionChange {
+            is_connected: true,
+            provider: Some(provider.to_u64()),
+        },
+        ChannelEvent::Disconnected => ConnectionChange {
+            is_connected: false,
+            provider: None,
+        },
+        // The enum is not exhaustive.
+        other => unreachable!("the kind of event is unknown: {other:?}"),
+    };
+    Ok(Py::new(py, change)?.into_any())
+}
+
+/// What :meth:`Subscriber.recv_event` and :meth:`Receiver.recv_event` return besides messages: a sender or
+/// publisher was connected, whose messages are those of this ``provider``; or, if not ``is_connected``, it has closed
+/// or died, and everything that it sent was received.
+#[pyclass(frozen, get_all, eq, module = "shm_pool")]
+#[derive(PartialEq, Eq)]
+pub(crate) struct ConnectionChange {
+    is_connected: bool,
+    provider: Option<u64>,
+}
+
+#[pymethods]
+impl ConnectionChange {
+    fn __repr__(&self) -> String {
+        let is_connected = if self.is_connected { "True" } else { "False" };
+        match self.provider {
+            Some(provider) => {
+                format!("ConnectionChange(is_connected={is_connected}, provider={provider})")
+            }
+            None => format!("ConnectionChange(is_connected={is_connected}, provider=None)"),
+        }
+    }
 }
 
 #[pymethods]
@@ -422,6 +530,44 @@ impl ReceivingEnd {
     /// Raises as :meth:`recv`, except :class:`Timeout` and :class:`Interrupted`.
     fn recv_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         recv_async(py, &self.0, message)
+    }
+
+    /// Receives the next event, waiting as :meth:`recv`: a message, or the :class:`ConnectionChange` before the
+    /// first message of a sender or publisher, or after the last one. The other methods that receive skip the
+    /// changes.
+    ///
+    /// >>> import shm_pool
+    /// >>> provider = shm_pool.Provider()
+    /// >>> subscriber = shm_pool.Subscriber("docs-events")
+    /// >>> with shm_pool.Publisher(provider, "docs-events", history=1) as publisher:
+    /// ...     sent = publisher.send(b"a sample")
+    /// ...     change = subscriber.recv_event()
+    /// ...     publisher.wait_for_receivers()
+    /// >>> change.is_connected, change.provider == provider.id
+    /// (True, True)
+    /// >>> bytes(subscriber.recv_event())
+    /// b'a sample'
+    /// >>> subscriber.recv_event()
+    /// ConnectionChange(is_connected=False, provider=None)
+    ///
+    /// Raises as :meth:`recv`.
+    #[pyo3(signature = (*, timeout=None))]
+    fn recv_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let deadline = Deadline::after(timeout)?;
+        event(py, recv(py, &self.0, deadline)?)
+    }
+
+    /// Receives the next event, or returns ``None`` if there is none. Raises as :meth:`recv`.
+    fn try_recv_event(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        match try_recv(&self.0)? {
+            Some(received) => Ok(Some(event(py, received)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Receives the next event as :meth:`recv_event`, and waits as :meth:`recv_async`.
+    fn recv_event_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        recv_async(py, &self.0, event)
     }
 
     /// Returns a descriptor for ``select``, ``selectors`` and other event loops. It is readable

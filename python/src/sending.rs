@@ -3,14 +3,15 @@
 use crate::end::{Awaited, End};
 use crate::errors::{self, IntoPyErr};
 use crate::memory::{self, Buffer, Bytes};
-use crate::options::{self, set, Choice, MessageType};
+use crate::options::{self, set, Choice};
 use crate::pending::{Operation, Pending};
 use crate::provider::{Allocation, Provider};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use shm_pool::channel::{
-    self, ChannelError, OnFull, OnStall, ReceiverId, SendError, SendErrorKind, SendOptions,
-    MAX_INLINE,
+    self, ChannelError, OnFull, PublisherBuilder, ReceiverId, SendError, SendErrorKind,
+    SendOptions, SenderBuilder, MAX_INLINE,
 };
 use shm_pool::ShmBytes;
 use std::borrow::Cow;
@@ -62,60 +63,92 @@ impl Content {
     }
 }
 
-/// What a `Sender` and a `Publisher` have in common.
-trait Output: Send + 'static {
-    type Report: Send + 'static;
+/// The sending end of a channel.
+#[allow(clippy::large_enum_variant)] // It lies in an `Arc`.
+enum Output {
+    Sender(channel::Sender),
+    Publisher(channel::Publisher),
+}
 
-    fn send_content(
+macro_rules! each {
+    ($output:expr, $end:ident => $call:expr) => {
+        match $output {
+            Output::Sender($end) => $call,
+            Output::Publisher($end) => $call,
+        }
+    };
+}
+
+impl Output {
+    /// Sends, and returns what a publisher reports.
+    fn send(
         &mut self,
         content: Content,
         options: SendOptions,
-    ) -> Result<Self::Report, SendErrorKind>;
+    ) -> Result<Option<channel::Sent>, SendErrorKind> {
+        match (self, content) {
+            (Self::Sender(sender), Content::Buffer(buffer)) => {
+                match sender.send_with(buffer, options) {
+                    Ok(()) => Ok(None),
+                    Err(error) => Err(error.kind()),
+                }
+            }
+            (Self::Sender(sender), Content::Inline(slot, len)) => {
+                match sender.send_copy_with(&slot[..len], options) {
+                    Ok(()) => Ok(None),
+                    Err(error) => Err(error.kind()),
+                }
+            }
+            (Self::Publisher(publisher), Content::Buffer(buffer)) => {
+                match publisher.send_with(buffer, options) {
+                    Ok(sent) => Ok(Some(sent)),
+                    Err(error) => Err(error.kind()),
+                }
+            }
+            (Self::Publisher(publisher), Content::Inline(slot, len)) => {
+                match publisher.send_copy_with(&slot[..len], options) {
+                    Ok(sent) => Ok(Some(sent)),
+                    Err(error) => Err(error.kind()),
+                }
+            }
+        }
+    }
 
     fn poll_room(
         &mut self,
         context: &mut Context<'_>,
         content: &Content,
-    ) -> Poll<Result<(), SendErrorKind>>;
-}
+    ) -> Poll<Result<(), SendErrorKind>> {
+        let polled = match content {
+            Content::Buffer(buffer) => each!(self, end => end.poll_ready(context, buffer)),
+            Content::Inline(_, len) => each!(self, end => end.poll_ready_copy(context, *len)),
+        };
+        polled.map_err(|error| error.kind())
+    }
 
-macro_rules! output {
-    ($end:ty, $report:ty) => {
-        impl Output for $end {
-            type Report = $report;
-
-            fn send_content(
-                &mut self,
-                content: Content,
-                options: SendOptions,
-            ) -> Result<$report, SendErrorKind> {
-                match content {
-                    Content::Buffer(buffer) => self
-                        .send_with(buffer, options)
-                        .map_err(|error| error.kind()),
-                    Content::Inline(slot, len) => self
-                        .send_copy_with(&slot[..len], options)
-                        .map_err(|error| error.kind()),
-                }
-            }
-
-            fn poll_room(
-                &mut self,
-                context: &mut Context<'_>,
-                content: &Content,
-            ) -> Poll<Result<(), SendErrorKind>> {
-                let polled = match content {
-                    Content::Buffer(buffer) => self.poll_ready(context, buffer),
-                    Content::Inline(_, len) => self.poll_ready_copy(context, *len),
-                };
-                polled.map_err(|error| error.kind())
-            }
+    /// Waits for this many receivers. A sender has one.
+    fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendError> {
+        match self {
+            Self::Sender(sender) => sender.wait_for_receiver(timeout),
+            Self::Publisher(publisher) => publisher.wait_for_receivers(count, timeout),
         }
-    };
-}
+    }
 
-output!(channel::Sender, ());
-output!(channel::Publisher, channel::Sent);
+    async fn wait_for_receivers_async(&mut self, count: usize) -> Result<(), SendError> {
+        match self {
+            Self::Sender(sender) => sender.wait_for_receiver_async().await,
+            Self::Publisher(publisher) => publisher.wait_for_receivers_async(count).await,
+        }
+    }
+
+    fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendError> {
+        each!(self, end => end.wait_until_received(timeout))
+    }
+
+    async fn wait_until_received_async(&mut self) -> Result<(), SendError> {
+        each!(self, end => end.wait_until_received_async().await)
+    }
+}
 
 /// Returns the options of one attempt, which waits at most so long.
 fn options(tag: Option<Tag>, timeout: Duration) -> SendOptions {
@@ -127,14 +160,15 @@ fn options(tag: Option<Tag>, timeout: Duration) -> SendOptions {
 }
 
 /// Sends a `Buffer`, or a copy of any other object's bytes.
-fn send<T: Output>(
+fn send(
     py: Python<'_>,
-    end: &End<T>,
-    provider: &Py<Provider>,
+    end: &SendingEnd,
     message: &Bound<'_, PyAny>,
-    tag: Option<Tag>,
+    tag: Option<Cow<'_, [u8]>>,
     timeout: Option<f64>,
-) -> PyResult<T::Report> {
+) -> PyResult<Option<Sent>> {
+    let SendingEnd { end, provider } = end;
+    let tag = tag_of(tag)?;
     let deadline = Deadline::after(timeout)?;
     end.check()?;
     let content = match Content::of(message, tag)? {
@@ -145,9 +179,10 @@ fn send<T: Output>(
             Content::Buffer(provider.copy(py, &bytes, deadline)?)
         }
     };
-    end.until(py, deadline, errors::is_full, |end, time| {
-        end.send_content(content.clone(), options(tag, time))
-    })
+    let sent = end.until(py, deadline, errors::is_full, |end, time| {
+        end.send(content.clone(), options(tag, time))
+    })?;
+    Ok(sent.map(Sent::from))
 }
 
 /// The steps of an asynchronous send.
@@ -159,17 +194,16 @@ enum Sending {
 }
 
 /// Returns a coroutine that sends a `Buffer`, or a copy of any other object's bytes.
-fn send_async<'py, T: Output>(
+fn send_async<'py>(
     py: Python<'py>,
-    end: &Arc<End<T>>,
-    provider: &Py<Provider>,
+    end: &SendingEnd,
     message: Py<PyAny>,
-    tag: Option<Tag>,
-    convert: fn(Python<'_>, T::Report) -> PyResult<Py<PyAny>>,
+    tag: Option<Cow<'_, [u8]>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut awaited = Awaited::new(end);
-    let end = end.clone();
-    let provider = provider.clone_ref(py);
+    let tag = tag_of(tag)?;
+    let mut awaited = Awaited::new(&end.end);
+    let provider = end.provider.clone_ref(py);
+    let end = end.end.clone();
     let mut sending = Sending::New(message);
     let operation: Operation = Box::new(move |py, mut context| loop {
         end.check()?;
@@ -205,10 +239,13 @@ fn send_async<'py, T: Output>(
                     poll_send(end, content, tag, context)
                 });
                 return match polled? {
-                    Poll::Ready(sent) => {
-                        let sent = sent.map_err(IntoPyErr::into_py)?;
-                        convert(py, sent).map(Some)
-                    }
+                    Poll::Ready(sent) => match sent.map_err(IntoPyErr::into_py)? {
+                        Some(sent) => {
+                            let sent = Py::new(py, Sent::from(sent))?;
+                            Ok(Some(sent.into_any()))
+                        }
+                        None => Ok(Some(py.None())),
+                    },
                     Poll::Pending => Ok(None),
                 };
             }
@@ -217,12 +254,12 @@ fn send_async<'py, T: Output>(
     Pending::coroutine(py, operation)
 }
 
-fn poll_send<T: Output>(
-    end: &mut T,
+fn poll_send(
+    end: &mut Output,
     content: &Content,
     tag: Option<Tag>,
     mut context: Option<&mut Context<'_>>,
-) -> Poll<Result<T::Report, SendErrorKind>> {
+) -> Poll<Result<Option<channel::Sent>, SendErrorKind>> {
     loop {
         if let Some(context) = &mut context {
             match end.poll_room(context, content) {
@@ -231,7 +268,7 @@ fn poll_send<T: Output>(
                 Poll::Pending => return Poll::Pending,
             }
         }
-        match end.send_content(content.clone(), options(tag, Duration::ZERO)) {
+        match end.send(content.clone(), options(tag, Duration::ZERO)) {
             Err(error) if errors::is_full(&error) => {
                 if context.is_none() {
                     return Poll::Pending;
@@ -254,88 +291,113 @@ fn whole_wait(error: SendError, start: Instant) -> SendErrorKind {
     }
 }
 
-/// Creates a channel, waiting for its name until the deadline.
-fn create<T: Send>(
-    py: Python<'_>,
-    provider: &Py<Provider>,
-    timeout: Option<f64>,
-    attempt: impl Fn(&shm_pool::Provider, Duration) -> Result<T, ChannelError> + Sync,
-) -> PyResult<T> {
-    let deadline = Deadline::after(timeout)?;
-    let provider = provider.get().get()?;
-    if deadline.is_now() {
-        return attempt(&provider, Duration::ZERO).map_err(IntoPyErr::into_py);
+/// Returns `true` if the name may become free.
+fn is_taken(error: &ChannelError) -> bool {
+    matches!(error, ChannelError::NameTaken { .. })
+}
+
+fn sender_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<SenderBuilder> {
+    let mut builder = channel::Sender::builder();
+    for option in options::keywords(options)? {
+        builder = match option.name() {
+            "capacity" => set(builder, option.read()?, SenderBuilder::capacity),
+            "max_borrowed" => set(builder, option.read()?, SenderBuilder::max_borrowed),
+            "mode" => set(builder, option.read()?, SenderBuilder::mode),
+            "spin" => set(builder, option.seconds()?, SenderBuilder::spin),
+            "message_type" => set(builder, option.message_type()?, SenderBuilder::message_type),
+            _ => return Err(option.unexpected("Sender")),
+        };
     }
-    wait::until(py, deadline, |time, is_last| {
-        match crate::exit::detach(py, || attempt(&provider, time)) {
-            Err(ChannelError::NameTaken { .. }) if !is_last => Ok(None),
-            created => created.map(Some).map_err(IntoPyErr::into_py),
-        }
-    })
+    Ok(builder)
 }
 
-fn none(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
-    Ok(py.None())
+fn publisher_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<PublisherBuilder> {
+    let mut builder = channel::Publisher::builder();
+    for option in options::keywords(options)? {
+        builder = match option.name() {
+            "max_subscribers" => set(builder, option.read()?, PublisherBuilder::max_subscribers),
+            "capacity" => set(builder, option.read()?, PublisherBuilder::capacity),
+            "max_borrowed" => set(builder, option.read()?, PublisherBuilder::max_borrowed),
+            "max_bytes_per_receiver" => set(
+                builder,
+                option.read()?,
+                PublisherBuilder::max_bytes_per_receiver,
+            ),
+            "on_full" => set(builder, option.choice()?, PublisherBuilder::on_full),
+            "allow_blocking" => set(builder, option.read()?, PublisherBuilder::allow_blocking),
+            "block_limit" => set(builder, option.seconds()?, PublisherBuilder::block_limit),
+            "on_stall" => set(builder, option.choice()?, PublisherBuilder::on_stall),
+            "history" => set(builder, option.read()?, PublisherBuilder::history),
+            "mode" => set(builder, option.read()?, PublisherBuilder::mode),
+            "spin" => set(builder, option.seconds()?, PublisherBuilder::spin),
+            "message_type" => set(
+                builder,
+                option.message_type()?,
+                PublisherBuilder::message_type,
+            ),
+            _ => return Err(option.unexpected("Publisher")),
+        };
+    }
+    Ok(builder)
 }
 
-/// Sends messages to one :class:`Receiver`, in this or another process, and loses none of them.
-///
-/// Creates the channel ``name``: any text without a NUL, such as ``/front/image_raw``; if another one has it,
-/// waits at most ``timeout`` seconds, by default not at all. It holds ``capacity`` messages that were not
-/// received (default 256), and the receiver may hold ``max_borrowed`` buffers (2048). ``mode`` is the permission
-/// bits of the channel (default 0o600). A wait for room spins for ``spin`` seconds before it sleeps, by
-/// default for up to 20 µs, where that pays. ``message_type`` declares the type of the messages.
-///
-/// >>> import shm_pool
-/// >>> provider = shm_pool.Provider()
-/// >>> sender = shm_pool.Sender(provider, "docs-sender")
-/// >>> receiver = shm_pool.Receiver("docs-sender")
-/// >>> sender.send(b"any object with the buffer protocol is copied once")
-/// >>> buffer = sender.alloc(1 << 20)
-/// >>> sender.send(buffer)  # a buffer is not
-/// >>> [len(receiver.recv()) for _ in range(2)]
-/// [50, 1048576]
-///
-/// Raises :class:`NameTaken`, :class:`InvalidArgument`, :class:`SystemCallFailed`.
-#[pyclass(frozen, module = "shm_pool")]
-pub(crate) struct Sender {
-    end: Arc<End<channel::Sender>>,
+/// What a sender and a publisher have in common.
+#[pyclass(frozen, subclass, name = "_SendingEnd", module = "shm_pool._native")]
+pub(crate) struct SendingEnd {
+    end: Arc<End<Output>>,
     provider: Py<Provider>,
 }
 
-#[pymethods]
-impl Sender {
-    #[new]
-    #[pyo3(
-        signature = (provider, name, *, timeout=Some(0.0), capacity=None, max_borrowed=None, mode=None, spin=None, message_type=None),
-        text_signature = "(provider, name, *, timeout=0.0, capacity=None, max_borrowed=None, mode=None, spin=None, message_type=None)"
-    )]
-    #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
+impl SendingEnd {
     fn new(
-        py: Python<'_>,
-        provider: Py<Provider>,
+        output: Output,
+        interrupter: channel::Interrupter,
+        object: &'static str,
         name: &str,
-        timeout: Option<f64>,
-        capacity: Option<usize>,
-        max_borrowed: Option<usize>,
-        mode: Option<u32>,
-        spin: Option<f64>,
-        message_type: Option<&MessageType>,
-    ) -> PyResult<Self> {
-        let spin = wait::optional_duration("spin", spin)?;
-        let message_type = options::message_type(message_type)?;
-        let mut builder = channel::Sender::builder();
-        set!(builder, capacity, max_borrowed, mode, spin, message_type);
-        let sender = create(py, &provider, timeout, |provider, time| {
-            builder.clone().create_timeout(provider, name, time)
-        })?;
-        let interrupter = sender.interrupter();
-        Ok(Self {
-            end: End::new(sender, interrupter, "sender", name),
+        provider: Py<Provider>,
+    ) -> Self {
+        Self {
+            end: End::new(output, interrupter, object, name),
             provider,
+        }
+    }
+
+    fn wait_for_receivers(
+        &self,
+        py: Python<'_>,
+        count: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let start = Instant::now();
+        let deadline = Deadline::after(timeout)?;
+        self.end.until(py, deadline, errors::is_full, |end, time| {
+            end.wait_for_receivers(count, time)
+                .map_err(|error| whole_wait(error, start))
         })
     }
 
+    fn wait_for_receivers_async<'py>(
+        &self,
+        py: Python<'py>,
+        count: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.end.start_wait(
+            py,
+            move |end| end.wait_for_receivers(count, Duration::ZERO),
+            move |end| Box::pin(end.wait_for_receivers_async(count)),
+        )
+    }
+
+    fn with_publisher<R>(&self, f: impl FnOnce(&mut channel::Publisher) -> R) -> PyResult<R> {
+        self.end.with(|end| match end {
+            Output::Publisher(publisher) => f(publisher),
+            Output::Sender(_) => unreachable!("the class Publisher has no sender"),
+        })
+    }
+}
+
+#[pymethods]
+impl SendingEnd {
     /// Allocates a buffer of the provider, as :meth:`Provider.alloc`.
     #[pyo3(
         signature = (len, *, zeroed=false, timeout=Some(0.0)),
@@ -351,89 +413,15 @@ impl Sender {
         self.provider.get().alloc(py, len, zeroed, timeout)
     }
 
-    /// Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them
-    /// travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room,
-    /// by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a number, which
-    /// the receiver finds in :attr:`Message.tag`.
+    /// Waits until the receivers have received everything. What was sent arrives even without this call.
     ///
-    /// Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
-    ///
-    /// Raises :class:`Disconnected` if the receiver has closed or died, :class:`Timeout`,
-    /// :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a
-    /// buffer of another provider; for a copy, as :meth:`Provider.alloc`.
-    #[pyo3(signature = (message, *, tag=None, timeout=None))]
-    fn send(
-        &self,
-        py: Python<'_>,
-        message: &Bound<'_, PyAny>,
-        tag: Option<Cow<'_, [u8]>>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        send(
-            py,
-            &self.end,
-            &self.provider,
-            message,
-            tag_of(tag)?,
-            timeout,
-        )
-    }
-
-    /// Sends as :meth:`send`, and waits for room, and memory for a copy, without blocking the event loop of
-    /// asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
-    /// :class:`InUse`.
-    ///
-    /// Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
-    #[pyo3(signature = (message, *, tag=None))]
-    fn send_async<'py>(
-        &self,
-        py: Python<'py>,
-        message: Py<PyAny>,
-        tag: Option<Cow<'_, [u8]>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        send_async(py, &self.end, &self.provider, message, tag_of(tag)?, none)
-    }
-
-    /// Waits until a receiver has opened the channel. Raises :class:`Timeout`,
-    /// :class:`Disconnected`.
-    #[pyo3(signature = (*, timeout=None))]
-    fn wait_for_receiver(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let start = Instant::now();
-        let deadline = Deadline::after(timeout)?;
-        self.end.until(
-            py,
-            deadline,
-            errors::is_full,
-            |end: &mut channel::Sender, time| {
-                end.wait_for_receiver(time)
-                    .map_err(|error| whole_wait(error, start))
-            },
-        )
-    }
-
-    /// Waits until the receiver has received everything and asked for more. What was sent arrives even without
-    /// this call. Raises :class:`Timeout`, :class:`Disconnected`.
+    /// Raises :class:`Timeout`, :class:`Disconnected`.
     #[pyo3(signature = (*, timeout=None))]
     fn wait_until_received(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let deadline = Deadline::after(timeout)?;
-        self.end.until(
-            py,
-            deadline,
-            errors::is_full,
-            |end: &mut channel::Sender, time| {
-                end.wait_until_received(time).map_err(|error| error.kind())
-            },
-        )
-    }
-
-    /// Waits as :meth:`wait_for_receiver`, without blocking the event loop of asyncio. Meanwhile, other calls
-    /// raise :class:`InUse`.
-    fn wait_for_receiver_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.end.start_wait(
-            py,
-            |end| end.wait_for_receiver(Duration::ZERO),
-            |end| Box::pin(end.wait_for_receiver_async()),
-        )
+        self.end.until(py, deadline, errors::is_full, |end, time| {
+            end.wait_until_received(time).map_err(|error| error.kind())
+        })
     }
 
     /// Waits as :meth:`wait_until_received`, without blocking the event loop of asyncio. Meanwhile, other calls
@@ -455,13 +443,13 @@ impl Sender {
     /// How many messages may wait to be received.
     #[getter]
     fn capacity(&self) -> PyResult<usize> {
-        self.end.with(|end| end.capacity())
+        self.end.with(|end| each!(end, end => end.capacity()))
     }
 
     /// How many buffers a receiver may hold, received or not.
     #[getter]
     fn max_borrowed(&self) -> PyResult<usize> {
-        self.end.with(|end| end.max_borrowed())
+        self.end.with(|end| each!(end, end => end.max_borrowed()))
     }
 
     /// Ends the current wait, or the next one, with :class:`Interrupted`. For other threads.
@@ -483,9 +471,141 @@ impl Sender {
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) {
         self.end.close(py);
     }
+}
 
-    fn __repr__(&self) -> String {
-        self.end.text("Sender")
+/// Sends messages to one :class:`Receiver`, in this or another process, and loses none of them.
+///
+/// Creates the channel ``name``: any text without a NUL, such as ``/front/image_raw``; if another one has it,
+/// waits at most ``timeout`` seconds, by default not at all. It holds ``capacity`` messages that were not
+/// received (default 256), and the receiver may hold ``max_borrowed`` buffers (2048). ``mode`` is the permission
+/// bits of the channel (default 0o600). A wait for room spins for ``spin`` seconds before it sleeps, by
+/// default for up to 20 µs, where that pays. ``message_type`` declares the type of the messages.
+///
+/// >>> import shm_pool
+/// >>> provider = shm_pool.Provider()
+/// >>> sender = shm_pool.Sender(provider, "docs-sender")
+/// >>> receiver = shm_pool.Receiver("docs-sender")
+/// >>> sender.send(b"any object with the buffer protocol is copied once")
+/// >>> buffer = sender.alloc(1 << 20)
+/// >>> sender.send(buffer)  # a buffer is not
+/// >>> [len(receiver.recv()) for _ in range(2)]
+/// [50, 1048576]
+///
+/// Raises :class:`NameTaken`, :class:`InvalidArgument`, :class:`SystemCallFailed`.
+#[pyclass(frozen, extends = SendingEnd, module = "shm_pool")]
+pub(crate) struct Sender;
+
+impl Sender {
+    fn of(sender: channel::Sender, name: &str, provider: Py<Provider>) -> PyClassInitializer<Self> {
+        let interrupter = sender.interrupter();
+        let output = Output::Sender(sender);
+        let end = SendingEnd::new(output, interrupter, "sender", name, provider);
+        PyClassInitializer::from(end).add_subclass(Self)
+    }
+}
+
+#[pymethods]
+impl Sender {
+    #[new]
+    #[pyo3(
+        signature = (provider, name, *, timeout=Some(0.0), **options),
+        text_signature = "(provider, name, *, timeout=0.0, capacity=None, max_borrowed=None, mode=None, spin=None, message_type=None)"
+    )]
+    fn new(
+        py: Python<'_>,
+        provider: Py<Provider>,
+        name: &str,
+        timeout: Option<f64>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let builder = sender_builder(options)?;
+        let deadline = Deadline::after(timeout)?;
+        let pool = provider.get().get()?;
+        let sender = wait::retry(py, deadline, is_taken, |time| {
+            builder.clone().create_timeout(&pool, name, time)
+        })?;
+        Ok(Self::of(sender, name, provider))
+    }
+
+    /// Creates a sender, waiting until no other one has the name, without blocking the event loop of asyncio. When
+    /// it is cancelled, nothing was created. ``asyncio.wait_for`` limits the wait.
+    ///
+    /// Raises as :class:`Sender`, except :class:`NameTaken`.
+    #[staticmethod]
+    #[pyo3(
+        signature = (provider, name, **options),
+        text_signature = "(provider, name, *, capacity=None, max_borrowed=None, mode=None, spin=None, message_type=None)"
+    )]
+    fn create_async<'py>(
+        py: Python<'py>,
+        provider: Py<Provider>,
+        name: String,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let builder = sender_builder(options)?;
+        let creating = {
+            let pool = provider.get().get()?;
+            let name = name.clone();
+            async move { builder.create_async(&pool, &name).await }
+        };
+        Pending::of_future(py, creating, move |py, sender| {
+            let sender = Py::new(py, Self::of(sender, &name, provider.clone_ref(py)))?;
+            Ok(sender.into_any())
+        })
+    }
+
+    /// Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them
+    /// travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room,
+    /// by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a number, which
+    /// the receiver finds in :attr:`Message.tag`.
+    ///
+    /// Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
+    ///
+    /// Raises :class:`Disconnected` if the receiver has closed or died, :class:`Timeout`,
+    /// :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a
+    /// buffer of another provider; for a copy, as :meth:`Provider.alloc`.
+    #[pyo3(signature = (message, *, tag=None, timeout=None))]
+    fn send(
+        slf: &Bound<'_, Self>,
+        message: &Bound<'_, PyAny>,
+        tag: Option<Cow<'_, [u8]>>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        send(slf.py(), slf.as_super().get(), message, tag, timeout)?;
+        Ok(())
+    }
+
+    /// Sends as :meth:`send`, and waits for room, and memory for a copy, without blocking the event loop of
+    /// asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
+    /// :class:`InUse`.
+    ///
+    /// Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
+    #[pyo3(signature = (message, *, tag=None))]
+    fn send_async<'py>(
+        slf: &Bound<'py, Self>,
+        message: Py<PyAny>,
+        tag: Option<Cow<'_, [u8]>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        send_async(slf.py(), slf.as_super().get(), message, tag)
+    }
+
+    /// Waits until a receiver has opened the channel. Raises :class:`Timeout`,
+    /// :class:`Disconnected`.
+    #[pyo3(signature = (*, timeout=None))]
+    fn wait_for_receiver(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
+        slf.as_super()
+            .get()
+            .wait_for_receivers(slf.py(), 1, timeout)
+    }
+
+    /// Waits as :meth:`wait_for_receiver`, without blocking the event loop of asyncio. Meanwhile, other calls
+    /// raise :class:`InUse`.
+    fn wait_for_receiver_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.as_super().get().wait_for_receivers_async(slf.py(), 1)
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> String {
+        slf.as_super().get().end.text("Sender")
     }
 }
 
@@ -518,11 +638,8 @@ impl Sender {
 /// 0
 ///
 /// Raises :class:`NameTaken`, :class:`InvalidArgument`, :class:`SystemCallFailed`.
-#[pyclass(frozen, module = "shm_pool")]
-pub(crate) struct Publisher {
-    end: Arc<End<channel::Publisher>>,
-    provider: Py<Provider>,
-}
+#[pyclass(frozen, extends = SendingEnd, module = "shm_pool")]
+pub(crate) struct Publisher;
 
 /// A receiver of a publisher, or its number.
 #[derive(FromPyObject)]
@@ -533,80 +650,77 @@ enum Which<'py> {
     Id(u64),
 }
 
-fn sent(py: Python<'_>, sent: channel::Sent) -> PyResult<Py<PyAny>> {
-    Ok(Py::new(py, Sent::from(sent))?.into_any())
+impl Publisher {
+    fn of(
+        publisher: channel::Publisher,
+        name: &str,
+        provider: Py<Provider>,
+    ) -> PyClassInitializer<Self> {
+        let interrupter = publisher.interrupter();
+        let output = Output::Publisher(publisher);
+        let end = SendingEnd::new(output, interrupter, "publisher", name, provider);
+        PyClassInitializer::from(end).add_subclass(Self)
+    }
 }
 
 #[pymethods]
 impl Publisher {
     #[new]
     #[pyo3(
-        signature = (provider, name, *, timeout=Some(0.0), max_subscribers=None, capacity=None, max_borrowed=None, max_bytes_per_receiver=None, on_full=None, allow_blocking=None, block_limit=None, on_stall=None, history=None, mode=None, spin=None, message_type=None),
+        signature = (provider, name, *, timeout=Some(0.0), **options),
         text_signature = "(provider, name, *, timeout=0.0, max_subscribers=None, capacity=None, max_borrowed=None, max_bytes_per_receiver=None, on_full=None, allow_blocking=None, block_limit=None, on_stall=None, history=None, mode=None, spin=None, message_type=None)"
     )]
-    #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
     fn new(
         py: Python<'_>,
         provider: Py<Provider>,
         name: &str,
         timeout: Option<f64>,
-        max_subscribers: Option<usize>,
-        capacity: Option<usize>,
-        max_borrowed: Option<usize>,
-        max_bytes_per_receiver: Option<usize>,
-        on_full: Option<Choice<OnFull>>,
-        allow_blocking: Option<bool>,
-        block_limit: Option<f64>,
-        on_stall: Option<Choice<OnStall>>,
-        history: Option<usize>,
-        mode: Option<u32>,
-        spin: Option<f64>,
-        message_type: Option<&MessageType>,
-    ) -> PyResult<Self> {
-        let on_full = on_full.map(|choice| choice.0);
-        let block_limit = wait::optional_duration("block_limit", block_limit)?;
-        let on_stall = on_stall.map(|choice| choice.0);
-        let spin = wait::optional_duration("spin", spin)?;
-        let message_type = options::message_type(message_type)?;
-        let mut builder = channel::Publisher::builder();
-        set!(
-            builder,
-            max_subscribers,
-            capacity,
-            max_borrowed,
-            max_bytes_per_receiver,
-            on_full,
-            allow_blocking,
-            block_limit,
-            on_stall,
-            history,
-            mode,
-            spin,
-            message_type,
-        );
-        let publisher = create(py, &provider, timeout, |provider, time| {
-            builder.clone().create_timeout(provider, name, time)
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let builder = publisher_builder(options)?;
+        let deadline = Deadline::after(timeout)?;
+        let pool = provider.get().get()?;
+        let publisher = wait::retry(py, deadline, is_taken, |time| {
+            builder.clone().create_timeout(&pool, name, time)
         })?;
-        let interrupter = publisher.interrupter();
-        Ok(Self {
-            end: End::new(publisher, interrupter, "publisher", name),
-            provider,
-        })
+        Ok(Self::of(publisher, name, provider))
     }
 
-    /// Allocates a buffer of the provider, as :meth:`Provider.alloc`.
+    /// Creates a publisher, waiting until no other one has the name, without blocking the event loop of asyncio.
+    /// When it is cancelled, nothing was created. ``asyncio.wait_for`` limits the wait.
+    ///
+    /// >>> import asyncio, shm_pool
+    /// >>> async def main():
+    /// ...     with shm_pool.Provider() as provider:
+    /// ...         publisher = await shm_pool.Publisher.create_async(provider, "docs-create")
+    /// ...         subscriber = await shm_pool.Subscriber.open_async("docs-create")
+    /// ...         publisher.send(b"a sample")
+    /// ...         return bytes(await subscriber.recv_async())
+    /// >>> asyncio.run(main())
+    /// b'a sample'
+    ///
+    /// Raises as :class:`Publisher`, except :class:`NameTaken`.
+    #[staticmethod]
     #[pyo3(
-        signature = (len, *, zeroed=false, timeout=Some(0.0)),
-        text_signature = "($self, len, *, zeroed=False, timeout=0.0)"
+        signature = (provider, name, **options),
+        text_signature = "(provider, name, *, max_subscribers=None, capacity=None, max_borrowed=None, max_bytes_per_receiver=None, on_full=None, allow_blocking=None, block_limit=None, on_stall=None, history=None, mode=None, spin=None, message_type=None)"
     )]
-    fn alloc(
-        &self,
-        py: Python<'_>,
-        len: usize,
-        zeroed: bool,
-        timeout: Option<f64>,
-    ) -> PyResult<Buffer> {
-        self.provider.get().alloc(py, len, zeroed, timeout)
+    fn create_async<'py>(
+        py: Python<'py>,
+        provider: Py<Provider>,
+        name: String,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let builder = publisher_builder(options)?;
+        let creating = {
+            let pool = provider.get().get()?;
+            let name = name.clone();
+            async move { builder.create_async(&pool, &name).await }
+        };
+        Pending::of_future(py, creating, move |py, publisher| {
+            let publisher = Py::new(py, Self::of(publisher, &name, provider.clone_ref(py)))?;
+            Ok(publisher.into_any())
+        })
     }
 
     /// Sends a :class:`Buffer` to all receivers without a copy, or one copy of any object's bytes.
@@ -620,21 +734,12 @@ impl Publisher {
     /// Raises as :meth:`Sender.send`, but not :class:`Disconnected`.
     #[pyo3(signature = (message, *, tag=None, timeout=None))]
     fn send(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         message: &Bound<'_, PyAny>,
         tag: Option<Cow<'_, [u8]>>,
         timeout: Option<f64>,
-    ) -> PyResult<Sent> {
-        send(
-            py,
-            &self.end,
-            &self.provider,
-            message,
-            tag_of(tag)?,
-            timeout,
-        )
-        .map(Sent::from)
+    ) -> PyResult<Option<Sent>> {
+        send(slf.py(), slf.as_super().get(), message, tag, timeout)
     }
 
     /// Sends as :meth:`send`, and waits for room, and memory for a copy, without blocking the event loop of
@@ -644,81 +749,48 @@ impl Publisher {
     /// Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
     #[pyo3(signature = (message, *, tag=None))]
     fn send_async<'py>(
-        &self,
-        py: Python<'py>,
+        slf: &Bound<'py, Self>,
         message: Py<PyAny>,
         tag: Option<Cow<'_, [u8]>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        send_async(py, &self.end, &self.provider, message, tag_of(tag)?, sent)
+        send_async(slf.py(), slf.as_super().get(), message, tag)
     }
 
     /// Waits until this many receivers have joined. Raises :class:`Timeout`.
     #[pyo3(signature = (receivers=1, *, timeout=None))]
     fn wait_for_receivers(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         receivers: usize,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let start = Instant::now();
-        let deadline = Deadline::after(timeout)?;
-        self.end.until(py, deadline, errors::is_full, |end, time| {
-            end.wait_for_receivers(receivers, time)
-                .map_err(|error| whole_wait(error, start))
-        })
-    }
-
-    /// Waits until everything was received. Then nothing is lost if the provider is closed.
-    /// Raises :class:`Timeout`, :class:`Disconnected`.
-    #[pyo3(signature = (*, timeout=None))]
-    fn wait_until_received(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let deadline = Deadline::after(timeout)?;
-        self.end.until(
-            py,
-            deadline,
-            errors::is_full,
-            |end: &mut channel::Publisher, time| {
-                end.wait_until_received(time).map_err(|error| error.kind())
-            },
-        )
+        let end = slf.as_super().get();
+        end.wait_for_receivers(slf.py(), receivers, timeout)
     }
 
     /// Waits as :meth:`wait_for_receivers`, without blocking the event loop of asyncio. Meanwhile, other calls
     /// raise :class:`InUse`.
     #[pyo3(signature = (receivers=1))]
     fn wait_for_receivers_async<'py>(
-        &self,
-        py: Python<'py>,
+        slf: &Bound<'py, Self>,
         receivers: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.end.start_wait(
-            py,
-            move |end| end.wait_for_receivers(receivers, Duration::ZERO),
-            move |end| Box::pin(end.wait_for_receivers_async(receivers)),
-        )
-    }
-
-    /// Waits as :meth:`wait_until_received`, without blocking the event loop of asyncio. Meanwhile, other calls
-    /// raise :class:`InUse`.
-    fn wait_until_received_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.end.start_wait(
-            py,
-            |end| end.wait_until_received(Duration::ZERO),
-            |end| Box::pin(end.wait_until_received_async()),
-        )
+        let end = slf.as_super().get();
+        end.wait_for_receivers_async(slf.py(), receivers)
     }
 
     /// Connects one receiver that has joined, or disconnects those that have closed or died. Returns whether
     /// it did: then call it again. A send does that, too.
-    fn serve_joins(&self) -> PyResult<bool> {
-        self.end.with(channel::Publisher::serve_joins)
+    fn serve_joins(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        slf.as_super()
+            .get()
+            .with_publisher(channel::Publisher::serve_joins)
     }
 
     /// Returns the state of each connected receiver. One that has joined is connected by the next send, wait for
     /// receivers or :meth:`serve_joins`.
-    fn receivers(&self) -> PyResult<Vec<ReceiverState>> {
-        self.end
-            .with(|end| end.receivers().map(ReceiverState::from).collect())
+    fn receivers(slf: &Bound<'_, Self>) -> PyResult<Vec<ReceiverState>> {
+        let end = slf.as_super().get();
+        end.with_publisher(|publisher| publisher.receivers().map(ReceiverState::from).collect())
     }
 
     /// Disconnects a receiver, given by its state or its ``id``. Returns ``False`` if it is not connected.
@@ -733,54 +805,17 @@ impl Publisher {
     /// >>> publisher.wait_for_receivers()
     /// >>> [publisher.disconnect(receiver) for receiver in publisher.receivers()]
     /// [True]
-    fn disconnect(&self, receiver: Which<'_>) -> PyResult<bool> {
+    fn disconnect(slf: &Bound<'_, Self>, receiver: Which<'_>) -> PyResult<bool> {
         let id = match receiver {
             Which::State(state) => state.get().id,
             Which::Id(id) => id,
         };
-        self.end.with(|end| end.disconnect(ReceiverId::from(id)))
+        let end = slf.as_super().get();
+        end.with_publisher(|publisher| publisher.disconnect(ReceiverId::from(id)))
     }
 
-    /// The channel's name.
-    #[getter]
-    fn name(&self) -> &str {
-        self.end.name()
-    }
-
-    /// How many messages may wait to be received.
-    #[getter]
-    fn capacity(&self) -> PyResult<usize> {
-        self.end.with(|end| end.capacity())
-    }
-
-    /// How many buffers a receiver may hold, received or not.
-    #[getter]
-    fn max_borrowed(&self) -> PyResult<usize> {
-        self.end.with(|end| end.max_borrowed())
-    }
-
-    /// Ends the current wait, or the next one, with :class:`Interrupted`. For other threads.
-    fn interrupt(&self) {
-        self.end.interrupt();
-    }
-
-    /// Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`.
-    fn close(&self, py: Python<'_>) {
-        self.end.close(py);
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().end.check()?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_error))]
-    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) {
-        self.end.close(py);
-    }
-
-    fn __repr__(&self) -> String {
-        self.end.text("Publisher")
+    fn __repr__(slf: &Bound<'_, Self>) -> String {
+        slf.as_super().get().end.text("Publisher")
     }
 }
 
@@ -793,25 +828,24 @@ impl Publisher {
 #[derive(PartialEq, Eq)]
 pub(crate) struct Sent {
     receivers: usize,
-    withdrawn: usize,
-    full: usize,
-    too_many_borrowed: usize,
-    stalled: usize,
+    withdrawn: u64,
+    full: u64,
+    too_many_borrowed: u64,
+    stalled: u64,
     skipped: usize,
 }
 
 impl From<channel::Sent> for Sent {
     fn from(sent: channel::Sent) -> Self {
-        let channel::Sent {
-            receivers,
+        let channel::Missed {
             withdrawn,
             full,
             too_many_borrowed,
             stalled,
             ..
-        } = sent;
+        } = sent.missed;
         Self {
-            receivers,
+            receivers: sent.receivers,
             withdrawn,
             full,
             too_many_borrowed,
@@ -865,7 +899,7 @@ impl From<channel::ReceiverState> for ReceiverState {
             ..
         } = state;
         Self {
-            id: id.to_u64(),
+            id: id.into(),
             on_full: Choice(on_full),
             capacity,
             waiting,

@@ -6,8 +6,8 @@
 //! the main thread, and only that one, waits in slices and looks at the flag between them. Within a
 //! slice it sleeps, and the other side wakes it at once. Other threads sleep for the whole timeout.
 
-use crate::errors;
-use crate::exit::this_thread;
+use crate::errors::{self, IntoPyErr};
+use crate::exit::{detach, this_thread};
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -30,9 +30,10 @@ pub(crate) fn optional_duration(
     argument: &str,
     seconds: Option<f64>,
 ) -> PyResult<Option<Duration>> {
-    seconds
-        .map(|seconds| duration(argument, seconds))
-        .transpose()
+    match seconds {
+        Some(seconds) => Ok(Some(duration(argument, seconds)?)),
+        None => Ok(None),
+    }
 }
 
 /// The point in time at which a wait times out.
@@ -56,9 +57,10 @@ impl Deadline {
     }
 
     fn left(self) -> Duration {
-        self.0.map_or(Duration::MAX, |deadline| {
-            deadline.saturating_duration_since(Instant::now())
-        })
+        match self.0 {
+            Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+            None => Duration::MAX,
+        }
     }
 }
 
@@ -88,4 +90,21 @@ pub(crate) fn until<T>(
         }
         py.check_signals()?;
     }
+}
+
+/// Waits as [`until`], and calls `attempt` without the GIL. It returns an error that is temporary if
+/// the time was too short.
+pub(crate) fn retry<T: Send, E: IntoPyErr + Send>(
+    py: Python<'_>,
+    deadline: Deadline,
+    is_temporary: fn(&E) -> bool,
+    attempt: impl Fn(Duration) -> Result<T, E> + Sync,
+) -> PyResult<T> {
+    until(py, deadline, |time, is_last| {
+        match detach(py, || attempt(time)) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if is_temporary(&error) && !is_last => Ok(None),
+            Err(error) => Err(error.into_py()),
+        }
+    })
 }

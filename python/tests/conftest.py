@@ -104,7 +104,7 @@ def python(start: Callable[..., Child]) -> Callable[..., Child]:
 @pytest.fixture(scope="session")
 def peer() -> str:
     """The program `peer.rs`."""
-    command = ["cargo", "build", "--release", "--package", "shm-pool-python", "--example", "peer"]
+    command = ["cargo", "build", "--package", "shm-pool-python", "--example", "peer"]
     built = subprocess.run([*command, "--message-format", "json"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     messages = map(json.loads, built.stdout.splitlines())
     [program] = [path for message in messages if (path := message.get("executable"))]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from shm_pool import _native
 
+# Their methods are those of public classes.
+BASES = ["_ReceivingEnd", "_SendingEnd"]
 STUB = Path(__file__).parents[1] / "package" / "shm_pool" / "_native.pyi"
 
 
@@ -43,7 +45,7 @@ def items(nodes, owner):
             continue
         item = getattr(owner, node.name, None)
         # What begins with an underscore is not for users.
-        if item is None or node.name.startswith("_") and node.name != "_ReceivingEnd":
+        if item is None or node.name.startswith("_") and node.name not in BASES:
             continue
         if item.__doc__:
             yield node, item.__doc__

@@ -54,7 +54,7 @@ def test_cancelled(pair):
     sender, receiver = pair
 
     async def main():
-        with pytest.raises(TimeoutError):
+        with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(receiver.recv_async(), 0.01)
         sender.send(b"not lost")
         return bytes(await receiver.recv_async())
@@ -157,7 +157,7 @@ def test_cancelled_send_sends_nothing(provider, prefix):
         with Sender(provider, "full", capacity=2) as sender, Receiver("full", prefix) as receiver:
             filled = fill(sender)
             buffer = provider.alloc(1000)
-            with pytest.raises(TimeoutError):
+            with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(sender.send_async(buffer), 0.01)
             assert not buffer.is_leased
             assert [bytes(receiver.recv()) for _ in range(filled)] == [b""] * filled
@@ -277,7 +277,7 @@ def test_cancelled_wait_returns_the_end(provider, prefix):
     async def main():
         with Publisher(provider, "waits") as publisher:
             for _ in range(3):
-                with pytest.raises(TimeoutError):
+                with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(publisher.wait_for_receivers_async(), 0.01)
                 assert publisher.send(b"").receivers == 0
             with Subscriber("waits", prefix):
@@ -319,7 +319,7 @@ def test_alloc(prefix):
             buffers = await asyncio.wait_for(asyncio.gather(*waiting), 10)
             assert [bytes(buffer) for buffer in buffers] == [bytes(1 << 19)] * 2
             # A task that is cancelled takes nothing.
-            with pytest.raises(TimeoutError):
+            with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(provider.alloc_async(1 << 19), 0.01)
             buffers.pop().release()
             provider.alloc(1 << 19)
@@ -410,5 +410,77 @@ def test_descriptors_are_not_leaked(pair):
             await once()
         # Fewer, if what earlier tests had is closed meanwhile.
         assert len(os.listdir("/proc/self/fd")) <= before
+
+    asyncio.run(main())
+
+
+def test_events(provider, prefix):
+    async def main():
+        with Subscriber("async", prefix) as subscriber:
+            receiving = asyncio.create_task(subscriber.recv_event_async())
+            await asyncio.sleep(0)
+            with Publisher(provider, "async") as publisher:
+                change = await receiving
+                await publisher.wait_for_receivers_async()
+                publisher.send(b"a sample")
+                message = await subscriber.recv_event_async()
+            return change.provider, bytes(message), (await subscriber.recv_event_async()).is_connected
+
+    assert asyncio.run(main()) == (provider.id, b"a sample", False)
+
+
+def test_open_async_waits(provider, prefix):
+    async def main():
+        opening = asyncio.create_task(Subscriber.open_async("async", prefix, capacity=3))
+        both = asyncio.create_task(Receiver.open_async("pair", prefix))
+        await asyncio.sleep(0.01)
+        assert not opening.done() and not both.done()
+        with await Publisher.create_async(provider, "async") as publisher, Sender(provider, "pair") as sender:
+            with await opening as subscriber, await both as receiver:
+                assert (subscriber.name, subscriber.capacity, receiver.name) == ("async", 3, "pair")
+                publisher.send(b"a sample")
+                sender.send(b"a message")
+                return bytes(subscriber.recv()), bytes(receiver.recv())
+
+    assert asyncio.run(main()) == (b"a sample", b"a message")
+
+
+@pytest.mark.parametrize("end", [Sender, Publisher])
+def test_create_async_waits(end, provider):
+    async def main():
+        with end(provider, "async"):
+            creating = asyncio.create_task(end.create_async(provider, "async", capacity=3))
+            await asyncio.sleep(0.01)
+            assert not creating.done()
+        with await creating as successor:
+            return successor.name, successor.capacity
+
+    assert asyncio.run(main()) == ("async", 3)
+
+
+def test_cancelled_open_and_create(provider, prefix):
+    async def main():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(Subscriber.open_async("async", prefix), 0.01)
+        with Publisher(provider, "async") as publisher:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(Publisher.create_async(provider, "async"), 0.01)
+            publisher.send(b"nobody has joined")
+            assert publisher.receivers() == []
+        Publisher(provider, "async").close()
+
+    asyncio.run(main())
+
+
+def test_errors_of_open_and_create(provider, prefix):
+    async def main():
+        with Publisher(provider, "async"):
+            with pytest.raises(shm_pool.InvalidArgument):
+                await Receiver.open_async("async", prefix)
+        with pytest.raises(shm_pool.InvalidArgument):
+            await Sender.create_async(provider, "")
+        provider.close()
+        with pytest.raises(shm_pool.Closed):
+            await Sender.create_async(provider, "async")
 
     asyncio.run(main())

@@ -583,3 +583,87 @@ def test_wait_any_beside_an_event_loop(provider, prefix):
             pass
         sender.send(b"message")
         assert select.select([descriptor], [], [], 10)[0] == [descriptor]
+
+
+def test_events(provider, prefix):
+    with Subscriber("events", prefix) as subscriber:
+        assert subscriber.try_recv_event() is None
+        with pytest.raises(shm_pool.Timeout):
+            subscriber.recv_event(timeout=0)
+        ids = []
+        for number in range(2):
+            with shm_pool.Provider(namespace=prefix) as of, Publisher(of, "events", history=1) as publisher:
+                ids.append(of.id)
+                publisher.send(bytes([number]))
+                change = subscriber.recv_event(timeout=60)
+                assert (change.is_connected, change.provider) == (True, ids[-1])
+                publisher.wait_for_receivers(timeout=60)
+                assert bytes(subscriber.recv_event(timeout=60)) == bytes([number])
+            end = subscriber.recv_event(timeout=60)
+            assert (end.is_connected, end.provider) == (False, None)
+            assert repr(end) == "ConnectionChange(is_connected=False, provider=None)"
+        assert ids[0] != ids[1] and end != change
+        # What only receives messages skips them.
+        with Publisher(provider, "events", history=1) as publisher:
+            publisher.send(b"a message")
+            while (message := subscriber.try_recv()) is None:
+                publisher.serve_joins()
+            assert bytes(message) == b"a message"
+
+
+def test_events_of_a_receiver_that_returns(provider, prefix):
+    with Receiver("events", prefix, on_end="wait") as waiting:
+        with Sender(provider, "events") as sender:
+            assert waiting.recv_event(timeout=60).provider == provider.id
+            sender.send(b"last")
+        assert bytes(waiting.recv_event(timeout=60)) == b"last"
+        assert not waiting.recv_event(timeout=60).is_connected
+    with Sender(provider, "events") as sender:
+        returning = Receiver("events", prefix)
+        assert returning.recv_event(timeout=60).is_connected
+    with pytest.raises(shm_pool.Disconnected):
+        returning.recv_event(timeout=60)
+
+
+def test_events_wake_an_event_loop(provider, prefix):
+    with Subscriber("events", prefix) as subscriber:
+        fileno = subscriber.fileno()
+        while subscriber.try_recv_event() is not None:
+            pass
+        with Publisher(provider, "events"):
+            seen = []
+            while not seen:
+                select.select([fileno], [], [], 60)
+                event = subscriber.try_recv_event()
+                if event is not None:
+                    seen.append(event)
+            assert seen[0].provider == provider.id
+
+
+def test_keyword_arguments(provider, prefix):
+    makers = [
+        lambda **options: shm_pool.Provider(**options),
+        lambda **options: Sender(provider, "keywords", **options),
+        lambda **options: Publisher(provider, "keywords", **options),
+        lambda **options: Receiver("keywords", prefix, **options),
+        lambda **options: Subscriber("keywords", prefix, **options),
+        lambda **options: Sender.create_async(provider, "keywords", **options),
+        lambda **options: Publisher.create_async(provider, "keywords", **options),
+        lambda **options: Receiver.open_async("keywords", prefix, **options),
+        lambda **options: Subscriber.open_async("keywords", prefix, **options),
+    ]
+    for make in makers:
+        for value in 1, None:
+            with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+                make(colour=value)
+    for make in makers[1:]:
+        with pytest.raises(TypeError, match="argument 'spin'"):
+            make(spin="long")
+    with pytest.raises(TypeError, match="argument 'capacity'"):
+        Publisher(provider, "keywords", capacity="many")
+    with pytest.raises(OverflowError):
+        Publisher(provider, "keywords", capacity=-1)
+    # None is the default.
+    options = dict.fromkeys(["capacity", "max_borrowed", "mode", "spin", "message_type"])
+    with Sender(provider, "keywords", **options) as sender:
+        assert sender.capacity == 256

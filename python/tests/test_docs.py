@@ -25,6 +25,7 @@ def test_docstrings():
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     finder = doctest.DocTestFinder()
     tests = finder.find(shm_pool, globs={})
+    tests += finder.find(shm_pool.inspect, globs={})
     # It does not look at functions that are not written in Python.
     tests += finder.find(shm_pool.wait_any, "wait_any", globs={})
     for test in tests:
@@ -40,7 +41,7 @@ def programs(file: str) -> list[str]:
 
 def own_names(program: str) -> str:
     """The program with channels of this test run."""
-    return re.sub(r'"(time|camera|s\w+/[\w{}]+)"', rf'"pytest-{os.getpid()}/\1"', program)
+    return re.sub(r'"(time|camera|(?:s\w+|recipes)/[\w{}]+)"', rf'"pytest-{os.getpid()}/\1"', program)
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def run(python):
 
 def test_readme(run):
     """Its programs with numpy, as two processes."""
-    *_, publish, receive = programs("README.md")
+    _, _, publish, receive, _ = programs("README.md")
     receiver, publisher = run(receive), run(publish)
     lines = receiver.process.stdout.read().splitlines()
     assert lines[-1].split() == ["99.0", "0"]
@@ -63,6 +64,16 @@ def test_readme_has_the_examples():
     publisher, subscriber, *_ = programs("README.md")
     assert example("publisher").endswith(f'"""\n\n{publisher}')
     assert example("subscriber").endswith(f'"""\n\n{subscriber}')
+
+
+def test_readme_inspects(python, provider, prefix):
+    *_, program = programs("README.md")
+    with shm_pool.Publisher(provider, "camera") as camera, shm_pool.Subscriber("camera", prefix):
+        camera.send(bytes(1000))
+        child = python(program)
+        output = child.process.stdout.read()
+    assert child.end() == 0
+    assert f"{provider.id} alive" in output and "1 wait 1 borrowed" in output
 
 
 def example(name: str) -> str:
@@ -122,6 +133,71 @@ def test_request_and_response(first, run):
     assert serving.end() == asking.end() == 0
 
 
+@pytest.fixture
+def run_file(start, tmp_path):
+    """Starts a program of the docs from a file, as a spawned process needs."""
+
+    def run(program, *arguments):
+        path = tmp_path / "program.py"
+        path.write_text(own_names(program))
+        return start(sys.executable, str(path), *arguments)
+
+    yield run
+    shm_pool.Namespace().sweep()
+
+
+RECIPES = "docs/recipes.md"
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_multiprocessing(method, run_file):
+    program, *_ = programs(RECIPES)
+    child = run_file(program, method)
+    # A number and its end of line may be two writes, and two processes write them.
+    digits = child.process.stdout.read().replace("\n", "")
+    assert sorted(digits) == sorted(2 * "0123456789")
+    assert child.end() == 0
+
+
+def test_asyncio(run):
+    _, program, *_ = programs(RECIPES)
+    child = run(program)
+    lines = [line.split("/")[-1] for line in child.process.stdout.read().splitlines()]
+    for side in "left", "right":
+        assert [line for line in lines if line.startswith(side)] == [f"{side} {number}" for number in range(3)]
+    assert child.end() == 0
+
+
+def test_opencv(run):
+    pytest.importorskip("cv2")
+    _, _, publisher, subscriber, *_ = programs(RECIPES)
+    receiving, sending = run(subscriber), run(publisher)
+    assert receiving.process.stdout.read().split() == [f"{number}.0" for number in range(10)]
+    assert receiving.end() == sending.end() == 0
+
+
+def test_dlpack(run):
+    child = run(programs(RECIPES)[4])
+    assert child.process.stdout.read().split() == ["500.0", "False"]
+    assert child.end() == 0
+
+
+def test_jupyter(run):
+    """Its cells, run twice in one process, as a notebook does."""
+    opening, sending = programs(RECIPES)[5:]
+    child = run(f"""
+cells = {opening!r}, {sending!r}
+for _ in range(2):
+    for cell in cells:
+        exec(cell)
+    assert frame.tolist() == [7] * 480 * 640
+print("done")
+shm_pool.finalize()
+""")
+    assert child.line() == "done"
+    assert child.end() == 0
+
+
 def test_every_public_item_has_docs():
     for name in shm_pool.__all__:
         item = getattr(shm_pool, name)
@@ -138,7 +214,6 @@ def test_stub_has_docs():
 
 
 def test_stubs():
-    # Python before 3.12 does not show the buffer protocol as a method.
     allowed = HERE / "stubtest.allow"
     command = [sys.executable, "-m", "mypy.stubtest", "shm_pool", "--allowlist", str(allowed), "--ignore-unused-allowlist"]
     subprocess.run(command, check=True)
@@ -148,13 +223,16 @@ def test_stubs():
 def typed(tmp_path_factory):
     """What a type checker accepts: the tests' program, the examples and the programs of the docs."""
     folder = tmp_path_factory.mktemp("typed")
-    for document in "README.md", "docs/patterns.md":
+    for document in "README.md", "docs/patterns.md", RECIPES:
         for number, program in enumerate(programs(document)):
+            # OpenCV need not be installed, and the last cell of a notebook has names of the one before.
+            if "import cv2" in program or "import" not in program:
+                continue
             (folder / f"{Path(document).stem}_{number}.py").write_text(program)
     return [str(HERE / "typed.py"), *map(str, (ROOT / "examples").glob("*er.py")), *map(str, folder.iterdir())]
 
 
-VERSIONS = ["3.11", "3.12", "3.13"]
+VERSIONS = ["3.10", "3.11", "3.12", "3.13"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -39,7 +39,7 @@ def test_exhausted(prefix):
         held = provider.alloc(1 << 20)
         with pytest.raises(MemoryError, match="under max_bytes 1048576"):
             provider.alloc(1)
-        with pytest.raises(shm_pool.Timeout, match="no memory was released"):
+        with pytest.raises(shm_pool.Timeout, match="not enough memory was released"):
             provider.alloc(1, timeout=0.01)
         with pytest.raises(shm_pool.InvalidArgument, match="largest allocation"):
             provider.alloc(2 << 20)
@@ -119,3 +119,22 @@ def test_sweep(prefix, python):
     assert swept.objects == 2 and swept.bytes > 4096
     assert repr(swept) == f"Swept(objects=2, bytes={swept.bytes})"
     assert namespace.sweep() == shm_pool.Namespace("no-such-prefix").sweep()
+
+
+def test_room_for(prefix):
+    lengths = [(100_000, 3), (5000, 4)]
+    with shm_pool.Provider(namespace=prefix, room_for=lengths) as provider:
+        held = [provider.alloc(len) for len, count in lengths for _ in range(count)]
+        assert len(held) == 7
+        with pytest.raises(shm_pool.PoolExhausted):
+            provider.alloc(100_000)
+    room = provider_bytes(prefix, room_for=[(100_000, 3)])
+    assert room >= 3 * shm_pool.Provider.chunk_size(100_000)
+    assert provider_bytes(prefix, room_for=[(100_000, 3)], max_bytes=1 << 20) > room
+    with pytest.raises(TypeError, match="argument 'room_for'"):
+        shm_pool.Provider(room_for=[100_000])
+
+
+def provider_bytes(prefix, **options):
+    with shm_pool.Provider(namespace=prefix, **options) as provider:
+        return provider.stats().max_bytes

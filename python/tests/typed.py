@@ -1,6 +1,6 @@
 """A program that a type checker accepts."""
 
-from typing import assert_type
+from typing_extensions import assert_type
 
 import numpy as np
 import numpy.typing as npt
@@ -46,3 +46,25 @@ async def watch() -> str:
         if not change.is_closed:
             return change.channel.name
     return str(shm_pool.Namespace("robot7", directory="/dev/shm").sweep().bytes)
+
+
+def follow(subscriber: shm_pool.Subscriber) -> int:
+    event = subscriber.recv_event()
+    if isinstance(event, shm_pool.ConnectionChange):
+        assert_type(event.provider, int | None)
+        return 0
+    assert_type(event, shm_pool.Message)
+    return len(event)
+
+
+async def connect(provider: shm_pool.Provider) -> str:
+    sender = await shm_pool.Sender.create_async(provider, "typed", capacity=3)
+    assert_type(sender, shm_pool.Sender)
+    return (await shm_pool.Subscriber.open_async("typed", on_full="block")).name
+
+
+def inspect() -> int:
+    provider = shm_pool.Provider(room_for=[(1 << 20, 8)])
+    report = shm_pool.inspect.Inspector("typed").report()
+    assert_type(report.channels[0].receivers[0].process, shm_pool.inspect.Process | None)
+    return provider.id

@@ -2,14 +2,13 @@
 
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::pool::Pool;
+#[cfg(feature = "unstable-backend")]
 use crate::owner::shelf::Owner;
-use std::any::Any;
-use std::ffi::c_void;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
 use std::slice;
-use std::sync::Arc;
+#[cfg(feature = "unstable-backend")]
+use std::{any::Any, ffi::c_void, ptr::NonNull, sync::Arc};
 
 /// The memory of one message, owned exclusively. Dropping it returns it to its
 /// [`Backend`](super::Backend), from any thread, even after the backend was dropped. In a forked
@@ -42,8 +41,7 @@ impl Chunk {
         self.0.capacity()
     }
 
-    /// Returns a pointer to the first byte, valid as long as the chunk, or the value returned by
-    /// [`keep_mapped`](Self::keep_mapped), exists.
+    /// Returns a pointer to the first byte, valid as long as the chunk exists.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.data().as_ptr()
@@ -64,7 +62,28 @@ impl Chunk {
         unsafe { slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
     }
 
-    /// Returns a value that keeps the segment mapped, but not the bytes from being reused.
+    /// Leaves the bytes forever to a reader that can no longer be tracked. They count against the
+    /// cap until the segment is removed.
+    pub fn leak(self) {
+        let chunk = self.into_closed();
+        if chunk.is_ours() {
+            chunk.keep_bytes();
+            Pool::destroy(chunk.into());
+        }
+    }
+
+    #[inline]
+    fn into_closed(self) -> ClosedChunk {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: taken once: `this` is not used after it.
+        unsafe { ManuallyDrop::take(&mut this.0) }
+    }
+}
+
+#[cfg(feature = "unstable-backend")]
+impl Chunk {
+    /// Returns a value that keeps the segment mapped, and so the [pointer](Self::as_ptr) valid, but
+    /// not the bytes from being reused.
     #[inline]
     pub fn keep_mapped(&self) -> Arc<dyn Any + Send + Sync> {
         self.0.memory().payload().clone()
@@ -93,16 +112,6 @@ impl Chunk {
         Pool::give_queued(self.into_closed().into());
     }
 
-    /// Leaves the bytes forever to a reader that can no longer be tracked. They count against the
-    /// cap until the segment is removed.
-    pub fn leak(self) {
-        let chunk = self.into_closed();
-        if chunk.is_ours() {
-            chunk.keep_bytes();
-            Pool::destroy(chunk.into());
-        }
-    }
-
     /// Converts the chunk into an opaque pointer, for tables of atomics. It is the same pointer each time.
     /// If it is never converted back, the chunk and the backend's memory are leaked.
     #[inline]
@@ -120,13 +129,6 @@ impl Chunk {
     pub unsafe fn from_raw(raw: NonNull<c_void>) -> Self {
         // SAFETY: the caller's promise; `into_closed` left nothing behind.
         Self::new(unsafe { ClosedChunk::from_raw(raw.cast()) })
-    }
-
-    #[inline]
-    fn into_closed(self) -> ClosedChunk {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: taken once: `this` is not used after it.
-        unsafe { ManuallyDrop::take(&mut this.0) }
     }
 }
 

@@ -6,9 +6,9 @@
 //!
 //! | the middleware | the backend |
 //! |---|---|
-//! | creates and removes segments by its own rules: a [`SegmentSource`] | maps them, reserves and returns their memory, carves [`Chunk`]s from them |
-//! | sends segment, offset and length to its readers | provides them: [`Chunk::segment`], [`Chunk::offset`], [`Chunk::len`] |
-//! | counts readers, and drops a chunk when no reader is left | reuses it |
+//! | creates and removes segments by its own rules: a [`SegmentSource`] | maps the segments, reserves and returns their memory, and carves [`Chunk`]s from them |
+//! | sends segment, offset and length to its readers | provides these numbers: [`Chunk::segment`], [`Chunk::offset`], [`Chunk::len`] |
+//! | counts readers, and drops a chunk when no reader is left | reuses the chunk |
 //! | collects released chunks, if it has to look for them: a [`Collect`] | calls the collector when that is worth the time |
 //!
 //! ```
@@ -54,14 +54,26 @@
 //!
 //! # Collecting
 //!
-//! If readers decrement a count in shared memory, the publisher has to look for free chunks.
-//! Looking only when an allocation fails would fill the cap with messages that left the cache long
-//! ago. So the backend calls the collector before it creates a chunk. If that leaves less idle
-//! memory than the larger of a seventh of the messages in flight and 3 KiB for each of them, it
-//! grows by the missing amount before the next collection. So its chunks are at most that much more
-//! than the messages in flight. Once nearly all of the cap has been used, it collects only when
-//! there is no room for a chunk; and if the chunk has whole pages, only when evicting idle ones
-//! does not make room either.
+//! If readers decrement a count in shared memory, the publisher has to look for free chunks. If it
+//! looked only when an allocation fails, the pool would grow to the cap, and every message would be
+//! written to cold memory. So the backend calls the collector before it creates a chunk.
+//!
+//! A collection may leave little idle memory: less than a seventh of the messages in flight, or less
+//! than 3 KiB for each of them. Then the backend grows by what is missing from the larger of the two
+//! before it collects again. So its chunks are at most that much more than the messages in flight.
+//!
+//! Once nearly all of the cap has been used, the backend collects only when there is no room for a
+//! chunk. If the chunk has whole pages, it first evicts idle ones to make room.
+//!
+//! The guide [`middleware`](crate::docs::middleware) has a complete program, and says what to do about
+//! names and about processes that die.
+//!
+//! # Unstable items
+//!
+//! The feature `unstable-backend` adds what `shm-pool-zenoh` needs to make the backend as fast as
+//! zenoh's own: size classes by number, tags and raw pointers of chunks, and segments that receivers
+//! never unmap. These items show how the pool works inside. They are exempt from semantic versioning:
+//! any release may change or remove them.
 //!
 //! # Trust
 //!
@@ -73,8 +85,12 @@
 // The pointers of a chunk: to its bytes, and in place of itself.
 #[allow(unsafe_code)]
 mod chunk;
+#[cfg(feature = "unstable-backend")]
+mod unstable;
 
 pub use chunk::Chunk;
+#[cfg(feature = "unstable-backend")]
+pub use unstable::SizeClass;
 
 use crate::error::{BuildError, OsError};
 use crate::os::fork::ForkGuard;
@@ -88,7 +104,6 @@ use crate::owner::limits::{range, AllocError, Limits, Refusal, Tuning, LONGEST};
 use crate::owner::pool::{Pool, Reservation, Stats};
 use crate::owner::waiting::Ticket;
 use crate::protocol::control;
-use crate::protocol::memory_doorbell::LOOK_AGAIN;
 use std::alloc::Layout;
 use std::fmt;
 use std::fs::File;
@@ -103,16 +118,16 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
 
-/// Names, creates and removes the segments of a [`Backend`]: how readers find one is the source's
-/// matter. The methods are called with locks of the backend held, so they must not call it. The
-/// memory of a [`Chunk`] is exclusive only if each segment has a new file, which no process
-/// shrinks.
+/// Names, creates and removes the segments of a [`Backend`]. The source also decides how readers find
+/// a segment. The methods are called with locks of the backend held, so they must not call the
+/// backend. The memory of a [`Chunk`] is exclusive only if each segment has a new file, which no
+/// process shrinks.
 pub trait SegmentSource: Send + Sync {
     /// Creates the file of a segment of `len` bytes. One thread calls this at a time.
     ///
     /// # Errors
     ///
-    /// After `ENOSPC` or `ENOMEM`, the backend makes room and tries again, also with a shorter
+    /// After `ENOSPC`, `EDQUOT` or `ENOMEM`, the backend makes room and tries again, also with a shorter
     /// segment. Otherwise the allocation fails with [`AllocError::Os`].
     fn create(&self, len: usize) -> Result<SegmentFile, OsError>;
 
@@ -121,6 +136,7 @@ pub trait SegmentSource: Send + Sync {
 
     /// Returns `true` if empty segments are kept, because readers never unmap them; default
     /// `false`.
+    #[cfg(feature = "unstable-backend")]
     fn keeps_segments(&self) -> bool {
         false
     }
@@ -129,8 +145,9 @@ pub trait SegmentSource: Send + Sync {
     /// memory for example; default `false`.
     ///
     /// A segment then has all its memory while it has a chunk, and returns it to the system only
-    /// when it is empty. So a reader that maps it allocates nothing, and cannot find the file
-    /// system full.
+    /// when it is empty, also at [`Backend::trim`]. So a reader that maps it allocates nothing, and
+    /// cannot find the file system full.
+    #[cfg(feature = "unstable-backend")]
     fn reserves_whole(&self) -> bool {
         false
     }
@@ -142,6 +159,7 @@ pub trait SegmentSource: Send + Sync {
     /// # Errors
     ///
     /// As `create`.
+    #[cfg(feature = "unstable-backend")]
     fn check_room(&self, _len: usize) -> Result<(), OsError> {
         Ok(())
     }
@@ -186,14 +204,17 @@ impl<S: SegmentSource + 'static> SegmentFactory for Sourced<S> {
         self.source.sweep()
     }
 
+    #[cfg(feature = "unstable-backend")]
     fn keeps_segments(&self) -> bool {
         self.source.keeps_segments()
     }
 
+    #[cfg(feature = "unstable-backend")]
     fn reserves_whole(&self) -> bool {
         self.source.reserves_whole()
     }
 
+    #[cfg(feature = "unstable-backend")]
     fn check_room(&self, len: usize) -> Result<(), OsError> {
         self.source.check_room(len)
     }
@@ -303,7 +324,7 @@ impl BackendBuilder {
             "max_bytes",
             self.max_bytes,
             1,
-            Backend::MAX_SEGMENTS.saturating_mul(self.max_segment),
+            control::MAX_SEGMENTS.saturating_mul(self.max_segment),
         )?;
         let (max_alloc, max_idle) = (self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(
@@ -354,20 +375,7 @@ struct Shared {
     collect_early: bool,
 }
 
-/// The properties of a size class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SizeClass {
-    /// Bytes of a chunk. A chunk created at the cap may be shorter: as long as its message.
-    pub size: usize,
-    /// Alignment in bytes.
-    pub align: usize,
-}
-
 impl Backend {
-    /// The maximum number of segments at a time.
-    pub const MAX_SEGMENTS: usize = control::MAX_SEGMENTS;
-
     /// Returns a builder with the default options.
     pub fn builder() -> BackendBuilder {
         BackendBuilder::new()
@@ -393,7 +401,7 @@ impl Backend {
     /// [`AllocError::UnsupportedAlignment`].
     #[inline]
     pub fn alloc(&self, layout: Layout) -> Result<Chunk, AllocError> {
-        let class = self.class(layout)?;
+        let class = self.class_of(layout)?;
         let pool = self.pool();
         let taken = pool.shelves()[class].take_hot();
         // Not in a forked child: a thread that does not exist there may be in the middle of a push.
@@ -420,14 +428,13 @@ impl Backend {
             result => return result,
         };
         let start = Instant::now();
-        let collect = || match &self.collector {
-            Some(collector) => {
-                collector.collect();
-                (start.elapsed() / PAUSE_SHARE).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
-            }
-            None => LOOK_AGAIN,
+        let collect = || {
+            let collector = self.collector.as_ref()?;
+            collector.collect();
+            let pause = start.elapsed() / PAUSE_SHARE;
+            Some(pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE))
         };
-        let ticket = Ticket::join(self.pool(), self.class(layout)?, layout.size(), true)?;
+        let ticket = Ticket::join(self.pool(), self.class_of(layout)?, layout.size(), true)?;
         match ticket.wait_and(Deadline::after(timeout), collect) {
             Some(taken) => self.hand_out(taken?),
             None => Err(AllocError::TimedOut {
@@ -443,8 +450,8 @@ impl Backend {
     ///
     /// Those of [`alloc`](Self::alloc); [`AllocError::ReserveTooMany`].
     pub fn reserve(&self, layout: Layout, count: usize) -> Result<Reservation, AllocError> {
-        let class = self.class(layout)?;
-        if self.is_inherited() {
+        let class = self.class_of(layout)?;
+        if self.is_forked() {
             return Err(AllocError::Forked);
         }
         let pool = self.pool();
@@ -457,15 +464,14 @@ impl Backend {
         Ok(Reservation::new(pool, class, count))
     }
 
-    /// Returns all idle memory to the system, except that of segments that are [reserved
-    /// whole](SegmentSource::reserves_whole) and have a chunk in use. Returns the number of bytes.
+    /// Returns all idle memory to the system. Returns the number of bytes.
     pub fn trim(&self) -> usize {
         self.trim_to(0)
     }
 
     /// Returns idle memory to the system until the backend holds at most `bytes`.
     pub fn trim_to(&self, bytes: usize) -> usize {
-        if self.is_inherited() {
+        if self.is_forked() {
             return 0;
         }
         self.collect();
@@ -475,80 +481,18 @@ impl Backend {
         }
     }
 
-    /// Returns all idle chunks to their segments, where they merge, but not to the system.
-    pub fn evict_idle(&self) {
-        if !self.is_inherited() {
-            self.pool().evict_all();
-        }
-    }
-
-    /// Returns the length of a chunk that is sure to fit now, unless idle chunks are in the way.
-    pub fn largest_that_fits(&self) -> usize {
-        match self.is_inherited() {
-            true => 0,
-            false => self.pool().largest_that_fits(),
-        }
-    }
-
     /// Returns statistics; all zero in a forked child.
     pub fn stats(&self) -> Stats {
         self.pool().stats()
     }
 
-    /// Returns the size classes, by number.
-    pub fn classes(&self) -> Vec<SizeClass> {
-        let shapes = self.pool().limits.shapes();
-        shapes
-            .iter()
-            .map(|shape| SizeClass {
-                size: shape.size(),
-                align: shape.align,
-            })
-            .collect()
-    }
-
-    /// Returns the number of the size class for a layout.
-    ///
-    /// # Errors
-    ///
-    /// [`AllocError::TooLarge`], [`AllocError::UnsupportedAlignment`].
     #[inline]
-    pub fn class(&self, layout: Layout) -> Result<usize, AllocError> {
+    fn class_of(&self, layout: Layout) -> Result<usize, AllocError> {
         self.pool().limits.class(layout.size(), layout.align())
     }
 
-    /// Returns how many chunks of a size class are reserved; 0 if there is no such class.
-    pub fn reserved(&self, class: usize) -> usize {
-        match class < self.pool().shelves().len() {
-            true => self.pool().reserved(class),
-            false => 0,
-        }
-    }
-
-    /// Returns segment and offset of each chunk of a size class, including those in use.
-    pub fn places(&self, class: usize) -> Vec<(u64, usize)> {
-        let mut places = Vec::new();
-        if !self.is_inherited() {
-            self.pool()
-                .each_of_class(class, |chunk| places.push((chunk.serial(), chunk.offset())));
-        }
-        places
-    }
-
-    /// Returns `true` if a chunk should be dropped once its readers are done: a longer message
-    /// keeps being refused, and will fit where this chunk lies. Otherwise one relaxed load.
     #[inline]
-    pub fn wants_back(&self, segment: u64, offset: usize, len: usize) -> bool {
-        // In a forked child, a thread that does not exist there may hold the lock.
-        !self.is_inherited()
-            && self
-                .pool()
-                .wants_back(segment, &(offset..offset.saturating_add(len)))
-    }
-
-    /// Returns `true` in a forked child, where allocations fail and dropping chunks has no effect.
-    #[inline]
-    pub fn is_inherited(&self) -> bool {
+    fn is_forked(&self) -> bool {
         !self.pool().is_ours()
     }
 
@@ -567,7 +511,7 @@ impl Backend {
     fn take_slow(&self, class: usize, len: usize) -> Result<ClosedChunk, Refusal> {
         let pool = self.pool();
         // Before any lock: in a forked child, a thread that does not exist there may hold it.
-        if self.is_inherited() {
+        if self.is_forked() {
             return Err(AllocError::Forked.into());
         }
         if let Some(chunk) = pool.take_larger(class) {

@@ -447,7 +447,7 @@ mod tests {
             assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 1);
             LOOKS.set(0);
             for _ in 0..100 {
-                assert_eq!(publisher.send(buffer.clone()).unwrap().withdrawn, 1);
+                assert_eq!(publisher.send(buffer.clone()).unwrap().missed.withdrawn, 1);
                 assert_eq!(publisher.send_copy(&[1]).unwrap().receivers, 1);
             }
             assert!(LOOKS.get() <= MAX_SLOTS + 600, "{} looks", LOOKS.get());

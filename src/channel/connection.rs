@@ -78,6 +78,10 @@ pub(super) enum Timeout {
 impl Timeout {
     pub(super) const UNLIMITED: Self = Self::Until(None);
 
+    pub(super) fn allows_waiting(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
     /// The time begins now, if it has not begun before.
     pub(super) fn begin(&mut self) {
         if let Self::After(time) = *self {
@@ -152,6 +156,13 @@ impl Connection {
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.has_room
+    }
+
+    /// Returns `true` if the last look found room, and there are borrowed numbers for a chunk of
+    /// `bytes`. Reads private memory alone.
+    #[inline]
+    pub(super) fn has_room_at_hand(&self, bytes: usize) -> bool {
+        self.has_room && self.account.has_at_hand(bytes)
     }
 
     #[inline]
@@ -255,7 +266,6 @@ impl Connection {
 
     /// Reserves the next slot and, for a buffer of `bytes` (else 0), the right to lend one; blocks
     /// as `patience` allows.
-    #[inline(always)]
     pub(super) fn reserve(
         &mut self,
         bytes: usize,

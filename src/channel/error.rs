@@ -2,9 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::layout::MessageType;
+use super::layout::{MessageType, VERSION};
 use crate::error::{explained, write_mode, Advice, Explain, OsError};
 use crate::os::process::Process;
+use crate::os::robust_list::MAX_DOORBELLS;
 use crate::owner::limits::AllocError;
 use crate::peer::error::AttachError;
 use crate::protocol::ids::ProviderId;
@@ -55,27 +56,15 @@ pub enum ChannelError {
         process: Option<Process>,
     },
     /// No channel of this name exists.
-    NotFound {
-        /// The object's path.
-        object: PathBuf,
-    },
+    NotFound(PathBuf),
     /// The sender has closed the channel, or has died.
-    Closed {
-        /// The object's path.
-        object: PathBuf,
-    },
+    Closed(PathBuf),
     /// The sender is still creating the channel, or a dead sender's object is being removed: try
     /// again. The object of a sender killed at that moment looks the same until a sweep, or until a
     /// channel of that name is created.
-    NotReady {
-        /// The object's path.
-        object: PathBuf,
-    },
+    NotReady(PathBuf),
     /// The channel has a receiver, or had one: it accepts no other.
-    HasReceiver {
-        /// The object's path.
-        object: PathBuf,
-    },
+    HasReceiver(PathBuf),
     /// All registrations of the publisher are taken, some perhaps by closed receivers whose
     /// messages are still being read.
     TooManyReceivers {
@@ -85,22 +74,13 @@ pub enum ChannelError {
         max: usize,
     },
     /// The receiver asks the publisher to wait for it, and the publisher waits for no receiver.
-    BlockingNotAllowed {
-        /// The object's path.
-        object: PathBuf,
-    },
+    BlockingNotAllowed(PathBuf),
     /// A [`Receiver`](super::Receiver) was to open the channel of a
     /// [`Publisher`](super::Publisher).
-    NotASender {
-        /// The object's path.
-        object: PathBuf,
-    },
+    NotASender(PathBuf),
     /// A [`Subscriber`](super::Subscriber) was to open the channel of a
     /// [`Sender`](super::Sender).
-    NotAPublisher {
-        /// The object's path.
-        object: PathBuf,
-    },
+    NotAPublisher(PathBuf),
     /// The sender has declared another type of messages than the receiver expects, or none.
     TypeMismatch {
         /// The object's path.
@@ -116,8 +96,6 @@ pub enum ChannelError {
         object: PathBuf,
         /// The version found.
         found: u32,
-        /// The version that this crate reads and writes.
-        expected: u32,
     },
     /// The object of that name is not one that this crate created for a channel.
     NotAChannel {
@@ -136,17 +114,11 @@ pub enum ChannelError {
         expected: u32,
     },
     /// The file mode denies the owner access, or has bits that mean nothing for shared memory.
-    Mode {
-        /// The requested mode.
-        mode: u32,
-    },
+    Mode(u32),
     /// This process is a forked child of the process that built the provider.
     Forked,
-    /// This process already has the maximum number of channel ends.
-    TooManyEnds {
-        /// The limit.
-        max: usize,
-    },
+    /// This process already has 2048 channel ends, the maximum.
+    TooManyEnds,
     /// A system call failed. All earlier steps were undone.
     Os(OsError),
 }
@@ -177,32 +149,36 @@ impl Explain for ChannelError {
             ),
             Self::NameTaken { object, process } => write!(
                 f,
-                "{} is the channel of a live sender{}",
+                "{} is the channel of a live sender or publisher{}",
                 object.display(),
                 named(process)
             ),
-            Self::NotFound { object } => write!(f, "{} does not exist", object.display()),
-            Self::Closed { object } => {
+            Self::NotFound(object) => write!(f, "{} does not exist", object.display()),
+            Self::Closed(object) => {
                 write!(f, "the sender of {} has closed or died", object.display())
             }
-            Self::NotReady { object } => write!(f, "{} is being created", object.display()),
-            Self::HasReceiver { object } => write!(
+            Self::NotReady(object) => write!(
                 f,
-                "{} has, or had, a receiver; a channel accepts only one",
+                "{} is being created or removed",
+                object.display()
+            ),
+            Self::HasReceiver(object) => write!(
+                f,
+                "{} has, or had, a receiver: the channel of a sender accepts only one",
                 object.display()
             ),
             Self::TooManyReceivers { object, max } => {
                 write!(f, "{} has {max} receivers, the maximum", object.display())
             }
-            Self::BlockingNotAllowed { object } => write!(
+            Self::BlockingNotAllowed(object) => write!(
                 f,
                 "the publisher of {} waits for no receiver",
                 object.display()
             ),
-            Self::NotASender { object } => {
+            Self::NotASender(object) => {
                 write!(f, "{} is the channel of a publisher", object.display())
             }
-            Self::NotAPublisher { object } => {
+            Self::NotAPublisher(object) => {
                 write!(f, "{} is the channel of a sender", object.display())
             }
             Self::TypeMismatch {
@@ -217,17 +193,18 @@ impl Explain for ChannelError {
                 }
                 write!(f, ", but the receiver expects {expected}")
             }
-            Self::OtherVersion {
-                object,
-                found,
-                expected,
-            } => write!(
+            Self::OtherVersion { object, found } => write!(
                 f,
-                "{} has version {found} of the layout of channels, and not version {expected}",
+                "{} has version {found} of the layout of channels, but this process uses version \
+                 {VERSION}",
                 object.display()
             ),
             Self::NotAChannel { object, reason } => {
-                write!(f, "{} is not usable: {reason}", object.display())
+                write!(
+                    f,
+                    "{} cannot be used as a channel: {reason}",
+                    object.display()
+                )
             }
             Self::WrongUid {
                 object,
@@ -235,16 +212,16 @@ impl Explain for ChannelError {
                 expected,
             } => write!(
                 f,
-                "{} belongs to user {found} and not to user {expected}",
+                "{} belongs to uid {found}, and not to uid {expected}",
                 object.display()
             ),
-            Self::Mode { mode } => write_mode(*mode, f),
+            Self::Mode(mode) => write_mode(*mode, f),
             Self::Forked => write!(
                 f,
                 "the provider belongs to the parent of this forked process"
             ),
-            Self::TooManyEnds { max } => {
-                write!(f, "this process has {max} channel ends, the maximum")
+            Self::TooManyEnds => {
+                write!(f, "this process has {MAX_DOORBELLS} ends of channels, the maximum")
             }
             Self::Os(error) => write!(f, "{error}"),
         }
@@ -264,6 +241,7 @@ impl Explain for ChannelError {
             Self::OtherVersion { .. } => Some(Advice::SameVersion),
             Self::WrongUid { .. } => Some(Advice::SetOwnerUidOrMode),
             Self::Forked => Some(Advice::CreateInThisProcess),
+            Self::TooManyEnds { .. } => Some(Advice::CloseEnds),
             _ => None,
         }
     }
@@ -279,7 +257,7 @@ impl ChannelError {
             | Self::Closed { .. }
             | Self::NameTaken { .. }
             | Self::TooManyReceivers { .. }
-            | Self::TooManyEnds { .. } => true,
+            | Self::TooManyEnds => true,
             Self::Os(error) => error.is_retryable(),
             _ => false,
         }
@@ -298,7 +276,7 @@ impl ChannelError {
             Self::NotFound { .. } => io::ErrorKind::NotFound,
             Self::Closed { .. } => io::ErrorKind::BrokenPipe,
             Self::NameTaken { .. } | Self::HasReceiver { .. } => io::ErrorKind::AlreadyExists,
-            Self::NotReady { .. } | Self::TooManyReceivers { .. } | Self::TooManyEnds { .. } => {
+            Self::NotReady { .. } | Self::TooManyReceivers { .. } | Self::TooManyEnds => {
                 io::ErrorKind::WouldBlock
             }
             Self::Name { .. }
@@ -383,11 +361,6 @@ impl<M> SendError<M> {
     /// joined.
     pub fn is_retryable(&self) -> bool {
         self.kind.is_retryable()
-    }
-
-    /// Returns the key of what to do about the error; `None` if the text says all.
-    pub fn advice(&self) -> Option<Advice> {
-        self.kind.advice()
     }
 
     pub(super) fn with<N>(self, message: N) -> SendError<N> {
@@ -506,12 +479,12 @@ impl SendErrorKind {
     }
 
     /// Returns `true` if the receiver has closed its end or died.
-    pub fn is_disconnected(&self) -> bool {
+    pub(super) fn is_disconnected(&self) -> bool {
         *self == Self::Disconnected
     }
 
     /// Returns `true` if a wait ended because its time was over.
-    pub fn is_timeout(&self) -> bool {
+    pub(super) fn is_timeout(&self) -> bool {
         matches!(
             self,
             Self::TimedOut | Self::NoReceiver { .. } | Self::OtherVersion { .. }
@@ -520,7 +493,7 @@ impl SendErrorKind {
 
     /// Returns `true` if the same call may succeed later: when the receiver has made room, or has
     /// joined, or memory is released. Not for an interrupted wait, which the program has ended itself.
-    pub fn is_retryable(&self) -> bool {
+    pub(super) fn is_retryable(&self) -> bool {
         match self {
             Self::Alloc(error) => error.is_retryable(),
             Self::Full { .. }
@@ -556,7 +529,7 @@ impl Explain for SendErrorKind {
         match self {
             Self::Full { capacity } => write!(
                 f,
-                "the channel is full: it holds {capacity} messages that were not received"
+                "the channel is full: the receiver has not received {capacity} messages"
             ),
             Self::TimedOut => write!(
                 f,
@@ -590,7 +563,7 @@ impl Explain for SendErrorKind {
                 "cannot wait for {receivers} receivers: at most {max} can join"
             ),
             Self::Disconnected => write!(f, "the receiver has closed or died"),
-            Self::Alloc(_) => write!(f, "no buffer could be allocated for the bytes"),
+            Self::Alloc(_) => write!(f, "no buffer could be allocated for the copy"),
             Self::OtherProvider { found, expected } => write!(
                 f,
                 "the buffer belongs to provider {found}, and the channel to {expected}"
@@ -613,7 +586,7 @@ impl Explain for SendErrorKind {
             Self::Full { .. } => Some(Advice::RaiseCapacity),
             Self::OtherVersion { .. } => Some(Advice::SameVersion),
             Self::TooManyBorrowed { .. } => Some(Advice::RaiseMaxBorrowed),
-            Self::TooManyReceivers { .. } => Some(Advice::RaiseReceivers),
+            Self::TooManyReceivers { .. } => Some(Advice::WaitForFewer),
             Self::Disconnected => Some(Advice::CreateChannel),
             Self::OtherProvider { .. } => Some(Advice::ChannelForEachProvider),
             Self::Forked => Some(Advice::CreateInThisProcess),
@@ -658,10 +631,7 @@ pub enum RecvError {
     },
     /// The buffer no longer exists: its provider was dropped, or was killed and swept. The next
     /// message may be good.
-    MessageLost {
-        /// The provider.
-        provider: ProviderId,
-    },
+    MessageLost(ProviderId),
     /// The buffer's segment does not belong to the sender. The next message may be good.
     Attach(#[source] AttachError),
     /// The message is one that no sender writes. The next message may be good.
@@ -731,7 +701,7 @@ impl RecvError {
     /// An error of one message.
     pub(super) fn of_message(error: AttachError) -> Self {
         match error {
-            AttachError::Closed { provider } => Self::MessageLost { provider },
+            AttachError::Closed(provider) => Self::MessageLost(provider),
             other => Self::Attach(other),
         }
     }
@@ -774,13 +744,19 @@ impl Explain for RecvError {
                 "the publisher cannot connect this receiver: {}",
                 io::Error::from_raw_os_error(*errno)
             ),
-            Self::MessageLost { provider } => {
-                write!(f, "the message is lost: provider {provider} has closed")
+            Self::MessageLost(provider) => {
+                write!(
+                    f,
+                    "the message is lost: provider {provider} has closed or died"
+                )
             }
             Self::Attach(_) => write!(f, "the message is lost"),
-            Self::Damaged { reason } => write!(f, "the message is lost, it is damaged: {reason}"),
+            Self::Damaged { reason } => write!(f, "a damaged message is lost: {reason}"),
             Self::WrongType { name, len } => {
-                write!(f, "the message is lost: its {len} bytes are no {name}")
+                write!(
+                    f,
+                    "the message is lost: its {len} bytes are not a valid value of type {name}"
+                )
             }
             Self::Forked => write!(
                 f,
@@ -789,7 +765,7 @@ impl Explain for RecvError {
             Self::Open(_) => write!(f, "the channel cannot be opened"),
             Self::Interrupted => write!(f, "the wait was interrupted"),
             Self::List(_) => write!(f, "the channels cannot be listed"),
-            Self::NoReceivers => write!(f, "there is no receiver to wait for"),
+            Self::NoReceivers => write!(f, "no receiver was given to wait for"),
             Self::NoHelper(_) => write!(f, "cannot start the thread that waits"),
         }
     }

@@ -13,6 +13,25 @@
 //!
 //! Killed between 2 and 4, a publisher leaves one message too many for a receiver that keeps the
 //! latest. Step 1 withdraws a buffer only if such a receiver has borrowed all that it may.
+//!
+//! # The descriptor for event loops
+//!
+//! `wake_fd` of a sender or publisher is a `WakeFd`, which a refused send polls with
+//! [`FanOut::poll_room`]. The steps Q and V are those of `os::wake_fd`.
+//!
+//! | | event | descriptor | waker |
+//! |---|---|---|---|
+//! | F1 | it is created | readable | none |
+//! | F2 | a send is refused as [`Full`](SendErrorKind::Full) or [`TooManyBorrowed`](SendErrorKind::TooManyBorrowed) | not readable (Q3), unless there is room by now (Q1) | registered with the first receiver that is waited for |
+//! | F3 | that receiver receives, returns a buffer, closes or dies; or a second has passed | readable (V2) | taken by the helper |
+//! | F4 | another wait of this end replaces the waker, or the publisher drops a connection | readable (Q1) | none |
+//! | F5 | a send finds room | unchanged | unchanged |
+//!
+//! **No room goes unnoticed.** While the descriptor is not readable, its waker is registered with a
+//! connected receiver that had no room for the refused message. Until F3, a send of that message
+//! would be refused again. One exception: when that receiver's clock runs out, the send skips it,
+//! and nothing happens at that instant. The helper's check, once a second, makes the descriptor
+//! readable then.
 
 #![forbid(unsafe_code)]
 
@@ -23,9 +42,13 @@ use super::ledger::Ledger;
 use super::message::{Located, Reason, Sent, Tag};
 use super::recipient::{BlockLimit, Outcome, Recipient};
 use super::ring::{OnFull, Words};
+use crate::os::wake_fd::EndFd;
 use crate::owner::buf::ShmBytes;
+use crate::owner::pool::Lends;
+use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
 use crate::sync::{fence, Ordering};
+use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -41,9 +64,20 @@ pub(super) struct FanOut<R> {
     pub(super) block_limit: Duration,
     /// Set by the first step of a send that finds a receiver closed or dead.
     pub(super) has_disconnected: bool,
+    /// Of an event loop.
+    pub(super) wake: EndFd,
 }
 
 impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
+    /// Closes the ledger. If no buffer is borrowed, the pool forgets it now, and otherwise once it
+    /// has collected the last one.
+    pub(super) fn close_ledger(&self, provider: &Provider) {
+        let ledger: Arc<dyn Lends> = self.ledger.clone();
+        self.ledger.close();
+        ledger.collect();
+        provider.pool().drop_ledger_if_over(&ledger);
+    }
+
     #[inline]
     pub(super) fn check_provider(&self, buffer: &ShmBytes) -> Result<(), SendErrorKind> {
         let found = buffer.provider();
@@ -57,12 +91,28 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
     }
 
     /// Step 1, for a buffer in a chunk of `bytes`, or 0. Returns what becomes of the message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reserve(
         &mut self,
         bytes: usize,
-        mut timeout: Timeout,
+        timeout: Timeout,
     ) -> Result<Sent, SendErrorKind> {
+        let recipients = self.recipients.as_mut();
+        if recipients
+            .iter_mut()
+            .all(|recipient| recipient.takes_at_once(bytes))
+        {
+            return Ok(Sent {
+                receivers: recipients.len(),
+                ..Sent::default()
+            });
+        }
+        self.find_room(bytes, timeout)
+    }
+
+    /// Step 1, if a receiver has no room at hand, is closed or dead, or its clock runs.
+    #[inline(never)]
+    fn find_room(&mut self, bytes: usize, mut timeout: Timeout) -> Result<Sent, SendErrorKind> {
         let mut sent = Sent::default();
         let mut limit = BlockLimit::new(self.block_limit);
         for recipient in self.recipients.as_mut() {
@@ -73,20 +123,29 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
             }
             match recipient.connection.on_full {
                 OnFull::Block => {
-                    if let Err(kind) = recipient.wait(bytes, self.spin, &mut timeout, &mut limit) {
-                        self.start_clocks(bytes, &mut limit);
-                        return Err(kind);
+                    if let Err(kind) = recipient.take_room(bytes) {
+                        if timeout.allows_waiting() {
+                            self.wake.renew(); // F4
+                        }
+                        let spin = self.spin;
+                        match recipient.wait_for_room(kind, bytes, spin, &mut timeout, &mut limit) {
+                            Ok(outcome) => recipient.outcome = outcome,
+                            Err(kind) => {
+                                self.start_clocks(bytes, &mut limit);
+                                return Err(self.refuse(kind, bytes));
+                            }
+                        }
                     }
                 }
                 OnFull::DropNewest | OnFull::DropOldest => recipient.make_room(bytes),
             }
             match recipient.outcome {
                 Outcome::Taken => sent.receivers += 1,
-                Outcome::Skipped(reason) => sent.count(reason),
+                Outcome::Skipped(reason) => sent.missed.count(reason),
                 Outcome::Disconnected => {}
             }
         }
-        if sent.stalled > 0 {
+        if sent.missed.stalled > 0 {
             self.skip_stalled();
         }
         Ok(sent)
@@ -103,6 +162,26 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
         }
     }
 
+    /// F2, for a message that is not sent. Returns the error.
+    #[cold]
+    fn refuse(&mut self, kind: SendErrorKind, bytes: usize) -> SendErrorKind {
+        let is_for_want_of_room = matches!(
+            kind,
+            SendErrorKind::Full { .. } | SendErrorKind::TooManyBorrowed { .. }
+        );
+        if !is_for_want_of_room {
+            return kind;
+        }
+        let mut wake = mem::take(&mut self.wake);
+        let polled = wake.poll(|context| self.poll_room(context, bytes));
+        self.wake = wake;
+        match polled {
+            // Without a helper, nothing would make the descriptor readable.
+            Some(Poll::Ready(Err(no_helper))) => no_helper,
+            _ => kind,
+        }
+    }
+
     /// Once no receiver is waited for any more, so that the message is sent.
     #[cold]
     fn skip_stalled(&mut self) {
@@ -114,7 +193,7 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
     }
 
     /// Steps 2 to 4, for a buffer that [has room](Self::reserve).
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(&mut self, buffer: ShmBytes, tag: Option<Tag>, sent: &mut Sent) {
         let bytes = buffer.capacity();
         let located = Located::new(&buffer, tag);
@@ -128,7 +207,7 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
                 recipient.lend(&located, bytes, handle);
             }
         }
-        sent.withdrawn = self.notify();
+        sent.missed.withdrawn = self.notify() as u64;
         self.collect_some();
     }
 
@@ -138,7 +217,7 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
         for recipient in self.recipients.as_mut() {
             recipient.fill(words);
         }
-        sent.withdrawn = self.notify();
+        sent.missed.withdrawn = self.notify() as u64;
     }
 
     /// Step 3, and the first half of step 4. Returns from how many receivers a message was
@@ -158,9 +237,21 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
         withdrawn
     }
 
-    /// A few returned buffers of each receiver, if the ledger's lock is free.
-    #[inline]
+    /// Collects a few returned buffers of each receiver, if there are any and the ledger's lock is
+    /// free.
+    #[inline(always)]
     fn collect_some(&mut self) {
+        for recipient in self.recipients.as_ref() {
+            if recipient.connection.account.has_returned() {
+                self.collect_returned();
+                return;
+            }
+        }
+    }
+
+    /// Out of line: a send that finds nothing returned needs no code for it.
+    #[inline(never)]
+    fn collect_returned(&mut self) {
         let mut collection = None;
         for recipient in self.recipients.as_mut() {
             let account = &mut recipient.connection.account;
@@ -185,7 +276,7 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
     }
 
     /// Returns the connection of the first receiver to wait for, and until when.
-    pub(super) fn waited_for(&mut self, bytes: usize) -> Option<WaitedFor<'_>> {
+    fn waited_for(&mut self, bytes: usize) -> Option<WaitedFor<'_>> {
         for recipient in self.recipients.as_mut() {
             if recipient.connection.on_full == OnFull::Block && recipient.is_waited_for(bytes) {
                 let end = recipient.stall_end();
@@ -193,6 +284,12 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
             }
         }
         None
+    }
+
+    /// [`waited_for`](Self::waited_for), for a task that is about to await it.
+    pub(super) fn begin_await(&mut self, bytes: usize) -> Option<WaitedFor<'_>> {
+        self.wake.renew(); // F4
+        self.waited_for(bytes)
     }
 
     /// Returns ready if a send would not wait for a receiver, and otherwise registers the task.

@@ -202,9 +202,9 @@ impl What {
         };
         match self.state.load(Ordering::Acquire) {
             OPEN => {}
-            CLOSED | EVICTED => return Err(ChannelError::Closed { object: object() }),
-            0 if has_maker => return Err(ChannelError::NotReady { object: object() }),
-            0 => return Err(ChannelError::Closed { object: object() }),
+            CLOSED | EVICTED => return Err(ChannelError::Closed(object())),
+            0 if has_maker => return Err(ChannelError::NotReady(object())),
+            0 => return Err(ChannelError::Closed(object())),
             _ => return bad("its state has an unknown value"),
         }
         self.facts(object)
@@ -225,7 +225,6 @@ impl What {
             return Err(ChannelError::OtherVersion {
                 object: object(),
                 found: version,
-                expected: VERSION,
             });
         }
         let kinds = [Kind::Pair, Kind::Rendezvous, Kind::Connection];
@@ -493,13 +492,13 @@ impl Found {
 pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     let object = || name.path();
     let missing = |error: ObjectError| match error {
-        missing if missing.is_missing() => ChannelError::NotFound { object: object() },
+        missing if missing.is_missing() => ChannelError::NotFound(object()),
         other => not_a_channel(other),
     };
     let foreign = Foreign::open(name.clone(), Access::ReadWrite, uid).map_err(missing)?;
     let locks = foreign.open_for_locks().map_err(|error| match error {
         // Another object took the name in between.
-        ObjectError::Unusable { .. } => ChannelError::NotReady { object: object() },
+        ObjectError::Unusable { .. } => ChannelError::NotReady(object()),
         other => missing(other),
     })?;
     let bad = |reason| {
@@ -512,7 +511,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     // The creator sets the length after it has taken the lock.
     if foreign.len < PAGE {
         return if has_maker || foreign.len == 0 {
-            Err(ChannelError::NotReady { object: object() })
+            Err(ChannelError::NotReady(object()))
         } else {
             bad("it is too small for a header")
         };
@@ -865,9 +864,9 @@ impl fmt::Display for MessageType {
         } = self;
         write!(f, "{name:?}, version {version:#x}: {size} bytes")?;
         if *element > 0 {
-            write!(f, " and elements of {element}")?;
+            write!(f, " and elements of {element} bytes")?;
         }
-        write!(f, " aligned to {align}")
+        write!(f, ", aligned to {align}")
     }
 }
 

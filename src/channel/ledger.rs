@@ -537,6 +537,12 @@ impl Lends for Ledger {
         }
     }
 
+    fn has_borrowed(&self, chunk: NonNull<Chunk>) -> bool {
+        let book = self.book.lock();
+        let mut accounts = book.accounts.iter().flatten();
+        accounts.any(|entry| entry.account.all().any(|borrowed| borrowed == chunk))
+    }
+
     fn reclaim(&self) -> usize {
         let mut count = 0;
         self.for_each_account(

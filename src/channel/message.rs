@@ -361,31 +361,29 @@ impl Missed {
     }
 }
 
-/// To how many receivers a [`Publisher`](super::Publisher) has sent a message, and how many were
-/// skipped, by reason.
+/// To how many receivers a [`Publisher`](super::Publisher) has sent a message, and how many have
+/// missed one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Sent {
     /// Receivers to which it was sent. One that closes concurrently may not get it.
     pub receivers: usize,
-    /// Receivers that lost an older message to make room
-    /// ([`OnFull::DropOldest`](super::OnFull::DropOldest)).
-    pub withdrawn: usize,
-    /// Receivers skipped because they were behind by their capacity
-    /// ([`OnFull::DropNewest`](super::OnFull::DropNewest)).
-    pub full: usize,
-    /// Receivers skipped because they held as many buffers, or bytes, as they may.
-    pub too_many_borrowed: usize,
-    /// Receivers skipped, or [disconnected](super::OnStall::Disconnect), because they had made no
-    /// room within [`block_limit`](super::PublisherBuilder::block_limit).
-    pub stalled: usize,
+    /// Receivers that missed this message, by reason; as `withdrawn`, those that lost an older one to
+    /// make room for it.
+    pub missed: Missed,
 }
 
 impl Sent {
     /// Returns the number of connected receivers to which the message was not sent.
     pub fn skipped(&self) -> usize {
-        self.full + self.too_many_borrowed + self.stalled
+        let Missed {
+            full,
+            too_many_borrowed,
+            stalled,
+            ..
+        } = self.missed;
+        (full + too_many_borrowed + stalled) as usize
     }
 }
 
@@ -396,18 +394,8 @@ pub(super) enum Reason {
     Stalled,
 }
 
-impl Sent {
-    #[cold]
-    pub(super) fn count(&mut self, reason: Reason) {
-        *match reason {
-            Reason::Full => &mut self.full,
-            Reason::TooManyBorrowed => &mut self.too_many_borrowed,
-            Reason::Stalled => &mut self.stalled,
-        } += 1;
-    }
-}
-
 impl Missed {
+    #[cold]
     pub(super) fn count(&mut self, reason: Reason) {
         *match reason {
             Reason::Full => &mut self.full,

@@ -62,7 +62,7 @@ use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};
 use crate::os::posix::{effective_uid, has_heap, round_to_pages, PAGE};
 use crate::os::process::Seen;
-use crate::os::robust_list::{Failed, Listed, Places, MAX_DOORBELLS};
+use crate::os::robust_list::{Failed, Listed, Places};
 use crate::os::segment::{set_mode, Locked};
 use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::{name_while_read, ProviderId};
@@ -143,7 +143,7 @@ fn make(
             // A live sender holds the lock, or another process is removing the object.
             Removal::Locked => thread::yield_now(),
             Removal::NotOurs => {
-                let reason = "it is no channel, and stands where one is to be made";
+                let reason = "another kind of object has this name";
                 return Err(ChannelError::NotAChannel {
                     object: name.path(),
                     reason,
@@ -176,10 +176,13 @@ fn report(locks: &LockFile, mode: u32) {
     let _ = set_mode(locks.file(), mode);
 }
 
-fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
-    match error.raw_os_error() {
-        Some(libc::ENOSPC) => ChannelError::TooManyEnds { max: MAX_DOORBELLS },
-        _ => name.error(call, 0, error).into(),
+fn not_listed(failed: Failed, name: &Name) -> ChannelError {
+    match failed {
+        Failed::Call { error, .. } if error.raw_os_error() == Some(libc::ENOSPC) => {
+            ChannelError::TooManyEnds
+        }
+        Failed::Call { call, error } => name.error(call, 0, error).into(),
+        Failed::Unpinned(error) => error.into(),
     }
 }
 
@@ -239,9 +242,7 @@ impl Object {
             .try_lock(RECEIVER_BYTE)
             .map_err(|error| name.error(LOCK, 0, error))?
         {
-            return Err(ChannelError::HasReceiver {
-                object: name.path(),
-            });
+            return Err(ChannelError::HasReceiver(name.path()));
         }
         let this = this.hold(name, false, Shared::to_sender)?;
         this.shared
@@ -372,15 +373,11 @@ impl Object {
 
     /// Makes this end of a pair the receiver's. One of several concurrent tries succeeds.
     pub(super) fn join(self, name: &Name) -> Result<Self, ChannelError> {
-        let gone = || ChannelError::Closed {
-            object: name.path(),
-        };
+        let gone = || ChannelError::Closed(name.path());
         if !self.shared.to_receiver().is_held() {
             return Err(gone());
         }
-        let taken = || ChannelError::HasReceiver {
-            object: name.path(),
-        };
+        let taken = || ChannelError::HasReceiver(name.path());
         // The lock comes first, as in `create_connection`.
         match self.locks.try_lock(RECEIVER_BYTE) {
             Ok(true) => {}

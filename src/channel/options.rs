@@ -45,7 +45,7 @@ impl Options {
         ChannelError::check("max_borrowed", self.max_borrowed, 1, MAX_BORROWED)?;
         MessageType::check(&self.message_type)?;
         if !is_object_mode(self.mode) {
-            return Err(ChannelError::Mode { mode: self.mode });
+            return Err(ChannelError::Mode(self.mode));
         }
         // In a forked child, a thread that does not exist there may hold a lock.
         if !provider.pool().is_ours() {
@@ -55,14 +55,34 @@ impl Options {
     }
 }
 
-/// Makes one attempt to create the channel `name`.
+/// Makes an attempt. If it lacks descriptors or memory, makes another one without the channels of
+/// the provider that are over, which may have held some.
+fn attempt_twice<E>(
+    provider: &Provider,
+    object: &Name,
+    attempt: &impl Fn(&Name) -> Result<E, ChannelError>,
+) -> Result<E, ChannelError> {
+    match attempt(object) {
+        Err(error) if is_short(&error) && provider.pool().reclaim_any() => attempt(object),
+        made => made,
+    }
+}
+
+fn is_short(error: &ChannelError) -> bool {
+    match error {
+        ChannelError::Os(error) => error.is_out_of_descriptors() || error.is_out_of_memory(),
+        _ => false,
+    }
+}
+
+/// Creates the channel `name`.
 pub(super) fn create<E>(
     provider: &Provider,
     name: &str,
-    attempt: impl FnOnce(&Name) -> Result<E, ChannelError>,
+    attempt: impl Fn(&Name) -> Result<E, ChannelError>,
 ) -> Result<E, ChannelError> {
     let object = layout::name(provider.names(), name)?;
-    attempt(&object).map_err(|error| name_process(error, &object))
+    attempt_twice(provider, &object, &attempt).map_err(|error| name_process(error, &object))
 }
 
 fn is_taken(error: &ChannelError) -> bool {
@@ -77,7 +97,9 @@ pub(super) fn create_timeout<E>(
     attempt: impl Fn(&Name) -> Result<E, ChannelError>,
 ) -> Result<E, ChannelError> {
     let object = layout::name(provider.names(), name)?;
-    let made = Attempts::run(object.clone(), timeout, is_taken, || attempt(&object));
+    let made = Attempts::run(object.clone(), timeout, is_taken, || {
+        attempt_twice(provider, &object, &attempt)
+    });
     made.map_err(|error| name_process(error, &object))
 }
 
@@ -91,7 +113,7 @@ pub(super) async fn create_async<E>(
     let mut attempts = Attempts::new(object.clone());
     let made = poll_fn(|context| {
         let wait = |attempts: &mut Attempts| attempts.poll(context);
-        let attempt = || attempt(&object);
+        let attempt = || attempt_twice(provider, &object, &attempt);
         match ready!(attempts.repeat(is_taken, &mut None, attempt, wait)) {
             Ok(made) => Poll::Ready(made),
             Err(error) => Poll::Ready(Err(ChannelError::Os(error))),

@@ -63,7 +63,7 @@ use super::spin::{spin, Adaptive};
 use crate::error::OsError;
 use crate::os::fork::PerProcess;
 use crate::os::futex::{can_sleep_on_many, monotonic_nanos, Deadline, Futex, Words, MOST_WORDS};
-use crate::os::posix::start_thread;
+use crate::os::helper_thread::start_thread;
 use crate::owner::waiting::wake;
 use crate::sync::{fence, fence_after_rmw, Ordering};
 use atomic_waker::AtomicWaker;

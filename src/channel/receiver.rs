@@ -36,6 +36,28 @@ use std::time::Duration;
 /// A received message: a buffer of the sender, read in place, or up to
 /// [`MAX_INLINE`](super::MAX_INLINE) bytes, copied out of the slot. Dereferences to `&[u8]`.
 ///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::channel::{Receiver, Sender};
+/// use shm_pool::Provider;
+///
+/// # let name = format!("doc-message-{}", std::process::id());
+/// # let provider = Provider::builder().build()?;
+/// # let mut sender = Sender::create(&provider, &name)?;
+/// # let mut receiver = Receiver::open(&name)?;
+/// let mut frame = sender.alloc(1_000)?;
+/// frame.fill(7);
+/// sender.send(frame)?;
+///
+/// let message = receiver.recv()?;
+/// assert_eq!(message[..3], [7, 7, 7]); // a plain &[u8], in the sender's memory
+/// let header = message.slice(..100); // keeps the message
+/// drop(message);
+/// std::thread::spawn(move || assert_eq!(header.len(), 100)).join().unwrap();
+/// # Ok(())
+/// # }
+/// ```
+///
 /// The sender does not reuse the memory of a buffer before the message is dropped, even after the
 /// receiver, the sender and the provider have been dropped.
 ///
@@ -71,9 +93,9 @@ struct TaggedBuffer {
 const _: () = assert!(std::mem::size_of::<Message>() <= 64);
 
 impl Message {
-    /// Returns how many messages were sent between the previous message received and this one:
-    /// those that this receiver was too slow for (see [`OnFull`]), and those lost to an error.
-    /// Wraps around above [`u32::MAX`].
+    /// Returns how many messages this receiver missed between the previous message that it received and
+    /// this one. It misses a message if it is too slow (see [`OnFull`]), or because of an error. The
+    /// number wraps around above [`u32::MAX`].
     #[inline]
     pub fn missed(&self) -> u32 {
         match &self.0 {
@@ -133,6 +155,24 @@ impl fmt::Debug for Message {
 }
 
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::channel::{OnEnd, Receiver, Sender};
+/// use shm_pool::Provider;
+/// use std::time::Duration;
+///
+/// # let name = format!("doc-receiver-builder-{}", std::process::id());
+/// # let provider = Provider::builder().build()?;
+/// # let sender = Sender::create(&provider, &name)?;
+/// // Waits for the sender at first, and for its successor later.
+/// let options = Receiver::builder().on_end(OnEnd::Wait);
+/// let receiver = options.open_timeout(&name, Duration::from_secs(60))?;
+/// assert!(receiver.is_connected());
+/// # drop(sender);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a builder does nothing until `open` is called"]
 pub struct ReceiverBuilder<T: ?Sized = [u8]> {
     options: Options,
@@ -300,8 +340,8 @@ impl Options {
                 reason: "it is one receiver's part of a channel",
             }),
             found if found == self.kind => Ok(()),
-            Kind::Rendezvous => Err(ChannelError::NotASender { object }),
-            Kind::Pair => Err(ChannelError::NotAPublisher { object }),
+            Kind::Rendezvous => Err(ChannelError::NotASender(object)),
+            Kind::Pair => Err(ChannelError::NotAPublisher(object)),
         }
     }
 
@@ -348,12 +388,12 @@ impl Options {
         )?;
         let on_full = self.on_full.unwrap_or(rules.on_full);
         if on_full == OnFull::Block && !rules.allow_blocking {
-            return Err(ChannelError::BlockingNotAllowed { object: object() });
+            return Err(ChannelError::BlockingNotAllowed(object()));
         }
         let random = |error: getrandom::Error| name.error("getrandom", 0, error.into());
         let id = getrandom::u64().map_err(random)?;
         let rendezvous = Rendezvous::of_receiver(found);
-        let gone = || ChannelError::Closed { object: object() };
+        let gone = || ChannelError::Closed(object());
         if !rendezvous.has_publisher() {
             return Err(gone());
         }

@@ -15,11 +15,12 @@ use super::watch::Attempts;
 use crate::error::OsError;
 use crate::os::fork::ForkGuard;
 use crate::os::futex::Deadline;
-use crate::os::wake_fd::WakeFd;
+use crate::os::wake_fd::EndFd;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
 use std::future::{poll_fn, Future};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::mem;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{ready, Context, Poll, Waker};
@@ -79,7 +80,7 @@ pub struct ReceivingEnd {
     pub(super) interrupts: Arc<Interrupts>,
     fork: ForkGuard,
     /// Of an event loop. Its waker is registered while it is not readable.
-    wake: Option<Box<WakeFd>>,
+    wake: EndFd,
     /// When [`wait_any`](super::wait_any) last returned this end; larger is later.
     pub(super) turn: u64,
 }
@@ -98,7 +99,7 @@ impl ReceivingEnd {
             has_connected: false,
             interrupts: Interrupts::new(),
             fork: ForkGuard::new(),
-            wake: None,
+            wake: EndFd::default(),
             turn: 0,
         })
     }
@@ -213,7 +214,7 @@ impl ReceivingEnd {
         deadline: Option<Deadline>,
         mut wait_for_name: impl FnMut(&mut Attempts, &Interrupts) -> WakeReason,
     ) -> Result<ChannelEvent, RecvError> {
-        self.renew_wake_fd();
+        self.wake.renew();
         let receive = |open: &mut OpenChannel| Poll::Ready(open.receive(deadline));
         let wait = |attempts: &mut Attempts, interrupts: &Interrupts| match wait_for_name(
             attempts, interrupts,
@@ -248,7 +249,7 @@ impl ReceivingEnd {
             if let Some(taken) = open.take() {
                 return taken;
             }
-            if !is_disconnected && self.wake.is_none() {
+            if !is_disconnected && !self.wake.exists() {
                 return Err(RecvError::Empty);
             }
         }
@@ -276,41 +277,25 @@ impl ReceivingEnd {
     /// Nothing has arrived. Registers the waker of the event loop's descriptor, if there is one,
     /// which may find that something has.
     fn found_none(&mut self) -> Result<ChannelEvent, RecvError> {
-        let Some(mut wake) = self.wake.take() else {
-            return Err(RecvError::Empty);
-        };
+        let mut wake = mem::take(&mut self.wake);
         let polled = wake.poll(|context| self.poll_event(context));
-        self.wake = Some(wake);
+        self.wake = wake;
         match polled {
-            Poll::Ready(event) => event,
-            Poll::Pending => Err(RecvError::Empty),
+            Some(Poll::Ready(event)) => event,
+            Some(Poll::Pending) | None => Err(RecvError::Empty),
         }
     }
 
     /// Returns the descriptor of an event loop; the first call creates it.
     pub(super) fn wake_fd(&mut self) -> Result<BorrowedFd<'_>, OsError> {
-        let wake = match self.wake.take() {
-            Some(wake) => wake,
-            None => Box::new(WakeFd::new()?),
-        };
-        let wake: &WakeFd = self.wake.insert(wake);
-        Ok(wake.as_fd())
-    }
-
-    /// Another wait of this end replaces the waker of the event loop's descriptor: makes the
-    /// descriptor readable, so that the event loop registers it again.
-    #[inline]
-    fn renew_wake_fd(&mut self) {
-        if let Some(wake) = &mut self.wake {
-            let _ = wake.poll(|_| Poll::Ready(()));
-        }
+        self.wake.get()
     }
 
     pub(super) fn poll_recv(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Message, RecvError>> {
-        self.renew_wake_fd();
+        self.wake.renew();
         if let Some(open) = &mut self.open {
             let received = ready!(open.poll_recv(context));
             if !is_end(&received) {
@@ -328,7 +313,7 @@ impl ReceivingEnd {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<ChannelEvent, RecvError>> {
-        self.renew_wake_fd();
+        self.wake.renew();
         self.poll_event(context)
     }
 
@@ -409,7 +394,7 @@ impl ReceivingEnd {
     /// Prepares a wait for several ends.
     pub(super) fn begin_wait(&mut self) -> Result<(), RecvError> {
         self.check_fork()?;
-        self.renew_wake_fd();
+        self.wake.renew();
         if let Some(open) = &mut self.open {
             open.ask()?;
         }
@@ -492,7 +477,7 @@ impl ReceivingEnd {
     }
 
     pub(super) fn disarm(&mut self) {
-        self.renew_wake_fd();
+        self.wake.renew();
         if let Some(open) = &mut self.open {
             open.parker.disarm();
         }
@@ -500,10 +485,6 @@ impl ReceivingEnd {
 
     pub(super) fn name(&self) -> &str {
         &self.name
-    }
-
-    pub(super) fn options(&self) -> &Options {
-        &self.options
     }
 
     pub(super) fn last_error(&self) -> Option<&ChannelError> {
@@ -536,7 +517,7 @@ fn is_end(received: &Result<Message, RecvError>) -> bool {
 /// A future that receives the next message. Created by `recv_async` of a
 /// [`Receiver`](super::Receiver) or [`Subscriber`](super::Subscriber).
 #[must_use = "a future does nothing until it is polled"]
-pub struct RecvFuture<'a, T: ?Sized = [u8]> {
+pub(super) struct RecvFuture<'a, T: ?Sized = [u8]> {
     pub(super) end: &'a mut ReceivingEnd,
     pub(super) of: Of<T>,
 }
@@ -553,14 +534,6 @@ impl<T: ?Sized> Drop for RecvFuture<'_, T> {
     /// A message that has arrived by now stays queued for the next call.
     fn drop(&mut self) {
         self.end.disarm();
-    }
-}
-
-impl<T: ?Sized> fmt::Debug for RecvFuture<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecvFuture")
-            .field("name", &self.end.name())
-            .finish()
     }
 }
 
@@ -798,15 +771,16 @@ macro_rules! receiving_end {
             )]
             /// * [`RecvError::Evicted`] if the publisher has disconnected this subscriber. With
             ///   [`OnEnd::Wait`], the next call joins it again.
-            /// * [`RecvError::Open`] if a channel of that name exists and cannot be opened, unless
-            ///   this call [waits](Self::last_error) for that. The next call waits for a change of
-            ///   the object, or a second; if the channel's options or type are the reason, for the
-            ///   next channel of that name.
+            /// * [`RecvError::Open`] if a channel of that name exists and cannot be opened. Some
+            ///   reasons pass by themselves: this call [waits](Self::last_error) for those. Otherwise
+            ///   the next call tries again when the object has changed, or after a second. If the
+            ///   reason is in the channel's options or type, the next call waits for the next channel
+            ///   of that name.
             /// * [`RecvError::Map`]: try again for the same message.
             /// * [`RecvError::NotConnected`]: if descriptors or memory were short, the publisher
             ///   retries within a second; messages are lost until then.
-            /// * [`RecvError::TooManyBorrowed`]: drop messages; others are skipped or wait until
-            ///   then.
+            /// * [`RecvError::TooManyBorrowed`]: drop some messages. Until then, new ones are skipped or
+            ///   wait.
             /// * [`RecvError::MessageLost`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this
             ///   message is lost; the next one may be good.
             /// * [`RecvError::Interrupted`] if an [`Interrupter`] ended the wait.
@@ -869,8 +843,15 @@ macro_rules! receiving_end {
             /// [`RecvError::NoHelper`](crate::channel::RecvError::NoHelper), and those of
             /// [`recv`](Self::recv) except
             /// [`RecvError::Interrupted`](crate::channel::RecvError::Interrupted).
-            pub fn recv_async(&mut self) -> crate::channel::RecvFuture<'_, T> {
-                crate::channel::RecvFuture { end: &mut self.end, of: PhantomData }
+            pub fn recv_async(
+                &mut self,
+            ) -> impl std::future::Future<Output = Result<T::Message, crate::channel::RecvError>>
+                   + Unpin
+                   + '_ {
+                crate::channel::receiving_end::RecvFuture::<T> {
+                    end: &mut self.end,
+                    of: PhantomData,
+                }
             }
 
             /// Receives the next message if it has arrived; otherwise registers the task to be
@@ -976,11 +957,6 @@ macro_rules! receiving_end {
                 self.end.name()
             }
 
-            /// Returns the namespace in which the channel is looked for.
-            pub fn namespace(&self) -> &Namespace {
-                &self.end.options().names
-            }
-
             #[doc = concat!(
                 "Returns `true` if the ", $other, " is there and knows this end. A publisher does \
                  when it next sends, waits for receivers, or serves joins."
@@ -1052,7 +1028,8 @@ macro_rules! receiving_end {
                 }
             }
 
-            #[doc = concat!("Returns how many segments of the ", $other, "'s provider are mapped.")]
+            /// For this project's tests.
+            #[doc(hidden)]
             pub fn mapped_segments(&self) -> usize {
                 match &self.end.open {
                     Some(open) => open.mapped_segments(),

@@ -126,33 +126,34 @@ impl Recipient {
         self.outcome == Outcome::Taken
     }
 
-    /// Waits for room and, for a buffer, until the receiver may borrow it, at most until the stall
-    /// deadline.
-    #[inline]
-    pub(super) fn wait(
-        &mut self,
-        bytes: usize,
-        budget: Option<Duration>,
-        timeout: &mut Timeout,
-        limit: &mut BlockLimit,
-    ) -> Result<(), SendErrorKind> {
-        let now = Some(Duration::ZERO);
-        match self.connection.reserve(bytes, now, Timeout::None) {
-            Ok(()) => {
-                if self.clock.is_some() {
-                    self.note_room(bytes);
-                }
-                self.outcome = Outcome::Taken;
-            }
-            Err(kind) => {
-                self.outcome = self.wait_for_room(kind, bytes, budget, timeout, limit)?;
-            }
+    /// Returns `true`, and makes it a taker, if there is nothing to find out: the receiver is
+    /// connected, the sender has seen that it has room, and no clock runs.
+    #[inline(always)]
+    pub(super) fn takes_at_once(&mut self, bytes: usize) -> bool {
+        let takes = !self.connection.is_disconnected()
+            && self.connection.has_room_at_hand(bytes)
+            && self.clock.is_none();
+        if takes {
+            self.outcome = Outcome::Taken;
         }
+        takes
+    }
+
+    /// Makes it a taker if it has room now and, for a buffer, may borrow it.
+    pub(super) fn take_room(&mut self, bytes: usize) -> Result<(), SendErrorKind> {
+        let now = Some(Duration::ZERO);
+        self.connection.reserve(bytes, now, Timeout::None)?;
+        if self.clock.is_some() {
+            self.note_room(bytes);
+        }
+        self.outcome = Outcome::Taken;
         Ok(())
     }
 
+    /// After [`take_room`](Self::take_room) failed with `kind`: waits for room, at most until the
+    /// stall deadline. Returns what becomes of the message.
     #[cold]
-    fn wait_for_room(
+    pub(super) fn wait_for_room(
         &mut self,
         kind: SendErrorKind,
         bytes: usize,
@@ -252,7 +253,6 @@ impl Recipient {
     }
 
     /// Finds room without waiting, withdrawing buffers by the rule, so that it may borrow this one.
-    #[inline]
     pub(super) fn make_room(&mut self, bytes: usize) {
         let reason = if !self.connection.is_ready() && !self.connection.has_room() {
             Reason::Full
@@ -319,7 +319,7 @@ impl Recipient {
         self.connection.notify();
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn lend(&mut self, located: &Located, bytes: usize, buffer: ShmBytes) {
         if !self.is_taker() {
             return;

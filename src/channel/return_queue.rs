@@ -281,9 +281,7 @@ impl MappedSegments {
     }
 
     fn map(&self, serial: u64) -> Result<Mapping, AttachError> {
-        let closed = AttachError::Closed {
-            provider: self.provider,
-        };
+        let closed = AttachError::Closed(self.provider);
         let Some(foreign) = self.foreign(serial)? else {
             return Err(closed);
         };

@@ -15,17 +15,35 @@ use super::payload::{builder_traits, Of, Payload};
 use super::recipient::Recipient;
 use super::ring::Words;
 use super::send_options::{chunk_of_copy, copy_to_buffer, SendOptions};
+use crate::error::OsError;
 use crate::os::futex::Deadline;
 use crate::os::name::Name;
+use crate::os::wake_fd::EndFd;
 use crate::owner::buf::{ShmBytes, ShmBytesMut};
 use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
 use std::fmt;
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 /// Options of a [`Sender`]. Start with [`Sender::builder`]; every option has a default.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::channel::Sender;
+/// use shm_pool::Provider;
+///
+/// # let name = format!("doc-sender-builder-{}", std::process::id());
+/// let options = Sender::builder().capacity(8);
+/// // Eight that are queued, two that the receiver reads at a time, and one being written.
+/// let provider = Provider::builder().room_for(100_000, options.buffers(2)).build()?;
+/// let sender = options.create(&provider, &name)?;
+/// assert_eq!(sender.capacity(), 8);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a builder does nothing until `create` is called"]
 pub struct SenderBuilder<T: ?Sized = [u8]> {
     options: Options,
@@ -68,18 +86,19 @@ impl<T: Payload + ?Sized> SenderBuilder<T> {
         self
     }
 
-    /// Sets how many buffers the receiver may hold at a time, received or not: from 1 to 1,048,576,
-    /// rounded up to a power of two; default 2048. Each takes 24 bytes of /dev/shm and 16 bytes of
-    /// heap.
+    /// Sets how many buffers may be outstanding at the receiver, either queued or received and not yet
+    /// dropped: from 1 to 1,048,576, rounded up to a power of two; default 2048. Each takes 24 bytes of
+    /// /dev/shm and 16 bytes of heap.
     pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
         self.options.max_borrowed = max_borrowed;
         self
     }
 
     /// Returns how many buffers of one size class a sender takes at most, if its receiver holds up
-    /// to `views` received messages at a time: those, [`capacity`](Self::capacity) + 1 that wait,
-    /// and one being filled. For [`Provider::reserve`](crate::Provider::reserve) and
-    /// [`max_bytes`](crate::ProviderBuilder::max_bytes).
+    /// to `views` received messages at a time: `views`, [`capacity`](Self::capacity) + 1 that wait,
+    /// and one that is being filled. The result is meant for
+    /// [`Provider::reserve`](crate::Provider::reserve) and
+    /// [`ProviderBuilder::room_for`](crate::ProviderBuilder::room_for).
     pub fn buffers(&self, views: usize) -> usize {
         // `create` refuses a capacity this large, but only later.
         let waiting = self.options.capacity.saturating_add(EXTRA_SLOTS);
@@ -171,7 +190,30 @@ impl<T: Payload + ?Sized> SenderBuilder<T> {
     }
 }
 
-/// Sends messages to one receiver; see the [module](super).
+/// Sends messages to one [`Receiver`](super::Receiver), in order and without loss.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::channel::{Receiver, RecvError, Sender};
+/// use shm_pool::Provider;
+///
+/// # let name = format!("doc-sender-{}", std::process::id());
+/// let provider = Provider::builder().build()?;
+/// let mut sender = Sender::create(&provider, &name)?;
+/// let mut receiver = Receiver::open(&name)?; // in another process
+///
+/// let mut record = sender.alloc(100_000)?; // in shared memory
+/// record.fill(7);
+/// sender.send(record)?; // without a copy; waits while the channel is full
+/// sender.send_copy(b"a note")?; // what is short is copied
+/// drop(sender); // what was sent still arrives
+///
+/// assert_eq!(receiver.recv()?.len(), 100_000);
+/// assert_eq!(receiver.recv()?, b"a note");
+/// assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Sender<T: ?Sized = [u8]> {
     end: SendingEnd,
     of: Of<T>,
@@ -225,15 +267,6 @@ impl<T: Payload + ?Sized> Sender<T> {
         Sender::builder().typed::<T>().create(provider, name)
     }
 
-    /// Returns the version of the layout of channels of the receiver that was last refused because
-    /// it was built with another version of this crate; `None` if none was.
-    /// [`wait_for_receiver`](Self::wait_for_receiver) returns it in an error.
-    pub fn refused_version(&self) -> Option<u32> {
-        let [recipient] = &self.end.fan_out.recipients;
-        let (refused, _) = recipient.connection.refused_version()?;
-        Some(refused)
-    }
-
     /// Blocks until a receiver has opened the channel, for at most `timeout`; with
     /// [`Duration::MAX`], without limit.
     ///
@@ -245,6 +278,7 @@ impl<T: Payload + ?Sized> Sender<T> {
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.end.check_fork()?;
         let deadline = Deadline::after(timeout);
+        self.end.fan_out.wake.renew(); // F4 of `fan_out`
         let waited = self
             .end
             .connection_mut()
@@ -270,6 +304,7 @@ impl<T: Payload + ?Sized> Sender<T> {
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.end.check_fork()?;
         let deadline = Deadline::after(timeout);
+        self.end.fan_out.wake.renew(); // F4 of `fan_out`
         self.end.connection_mut().wait_until_received(deadline)?;
         // A closing receiver marks unreceived messages as received.
         Ok(self.end.check_receiver()?)
@@ -278,6 +313,61 @@ impl<T: Payload + ?Sized> Sender<T> {
     /// Returns the channel's name.
     pub fn name(&self) -> &str {
         &self.end.channel
+    }
+
+    /// Returns a descriptor for event loops: `poll`, `epoll`, `mio` and others. It is readable until
+    /// a send has returned [`SendErrorKind::Full`] or [`SendErrorKind::TooManyBorrowed`], and again
+    /// when the refused message may fit, or when the receiver has closed or died.
+    ///
+    /// It may be readable although there is no room, so call [`try_send`](Self::try_send) or
+    /// [`try_send_copy`](Self::try_send_copy). As with a socket that is writable, it stays readable
+    /// while nothing is sent: watch it only while a message is refused. The first call creates it,
+    /// and the sender closes it. Use [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned) for an
+    /// event loop that owns what it polls.
+    ///
+    /// A send for which there is room costs the same with a descriptor as without one. A refused
+    /// one returns [`SendErrorKind::NoHelper`] if the [helper thread](crate::docs::limits) that
+    /// would make the descriptor readable cannot be started.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shm_pool::channel::{SendErrorKind, Sender};
+    /// use std::os::fd::AsRawFd;
+    ///
+    /// # let name = format!("doc-wake-fd-Sender-{}", std::process::id());
+    /// # let provider = shm_pool::Provider::builder().build()?;
+    /// let mut sender = Sender::builder().capacity(8).create(&provider, &name)?;
+    /// # let receiving = std::thread::spawn(move || {
+    /// #     let mut receiver = shm_pool::channel::Receiver::open(&name).unwrap();
+    /// #     for number in 0..100_u32 {
+    /// #         assert_eq!(receiver.recv().unwrap()[..], number.to_ne_bytes());
+    /// #     }
+    /// # });
+    /// for number in 0..100_u32 {
+    ///     // A refused message is kept, and sent when the receiver has made room.
+    ///     while let Err(error) = sender.try_send_copy(&number.to_ne_bytes()) {
+    ///         let SendErrorKind::Full { .. } = error.kind() else {
+    ///             return Err(error.into());
+    ///         };
+    ///         let mut events = [libc::pollfd {
+    ///             fd: sender.wake_fd()?.as_raw_fd(),
+    ///             events: libc::POLLIN,
+    ///             revents: 0,
+    ///         }];
+    ///         // In the loop, with other descriptors and a timeout:
+    ///         unsafe { libc::poll(events.as_mut_ptr(), 1, -1) };
+    ///     }
+    /// }
+    /// # receiving.join().unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`OsError`] if the process or the system has too many descriptors.
+    pub fn wake_fd(&mut self) -> Result<BorrowedFd<'_>, OsError> {
+        self.end.fan_out.wake.get()
     }
 
     /// Returns a handle that can interrupt this sender's waits.
@@ -440,29 +530,16 @@ impl<T: Payload + ?Sized> Sender<T> {
     }
 
     /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as
-    /// [`send_async`](Self::send_async) does.
+    /// [`send_async`](Self::send_async) does. For a copy with a tag, fill a buffer and use
+    /// [`send_with_async`](Self::send_with_async).
     ///
     /// # Errors
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_copy_async(&mut self, message: &T) -> Result<(), SendError> {
-        self.send_copy_with_async(message, SendOptions::new()).await
-    }
-
-    /// Like [`send_copy_async`](Self::send_copy_async), with options, of which the timeout does not
-    /// apply.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_copy_async`](Self::send_copy_async).
-    pub async fn send_copy_with_async(
-        &mut self,
-        message: &T,
-        options: impl Into<SendOptions>,
-    ) -> Result<(), SendError> {
         self.end
-            .copy_aligned_async(message.bytes(), T::COPY_ALIGN, options.into())
+            .copy_aligned_async(message.bytes(), T::COPY_ALIGN, SendOptions::new())
             .await
     }
 
@@ -537,6 +614,7 @@ impl SendingEnd {
             spin: options.spin,
             block_limit: Duration::MAX,
             has_disconnected: false,
+            wake: EndFd::default(),
         };
         Ok(Self {
             fan_out,
@@ -545,7 +623,7 @@ impl SendingEnd {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_buffer(
         &mut self,
         message: ShmBytes,
@@ -564,7 +642,7 @@ impl SendingEnd {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn reserve_for(&mut self, message: &ShmBytes, timeout: Timeout) -> Result<Sent, SendErrorKind> {
         // First: a forked child cannot ask the buffer.
         self.check_fork()?;
@@ -644,7 +722,7 @@ impl SendingEnd {
                 .map_err(|error| error.with(words))
         };
         connection::send(self, words, 0, try_send, |sender, bytes| {
-            sender.fan_out.waited_for(bytes)
+            sender.fan_out.begin_await(bytes)
         })
         .await
         .map_err(|error| error.with(()))
@@ -662,7 +740,7 @@ impl SendingEnd {
             buffer,
             bytes,
             |end: &mut Self, buffer| end.send_buffer(buffer, tag, Timeout::None),
-            |end, bytes| end.fan_out.waited_for(bytes),
+            |end, bytes| end.fan_out.begin_await(bytes),
         )
         .await
     }
@@ -673,6 +751,7 @@ impl SendingEnd {
         bytes: usize,
     ) -> Poll<Result<(), SendErrorKind>> {
         self.check_fork()?;
+        self.fan_out.wake.renew(); // F4 of `fan_out`
         self.check_receiver()?;
         ready!(self.fan_out.poll_room(context, bytes))?;
         Poll::Ready(self.check_receiver())
@@ -694,7 +773,7 @@ impl SendingEnd {
     }
 
     /// [`FanOut::reserve`], unless the receiver is closed or dead.
-    #[inline]
+    #[inline(always)]
     fn reserve(&mut self, bytes: usize, timeout: Timeout) -> Result<Sent, SendErrorKind> {
         let sent = self.fan_out.reserve(bytes, timeout)?;
         if sent.receivers == 0 {
@@ -731,6 +810,7 @@ impl<T: Payload + ?Sized> Sender<T> {
     /// [`SendErrorKind::NoHelper`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Forked`].
     pub async fn wait_for_receiver_async(&mut self) -> Result<(), SendError> {
         self.end.check_fork()?;
+        self.end.fan_out.wake.renew(); // F4 of `fan_out`
         let waited = self
             .end
             .connection_mut()
@@ -747,6 +827,7 @@ impl<T: Payload + ?Sized> Sender<T> {
     /// received everything; [`SendErrorKind::Forked`].
     pub async fn wait_until_received_async(&mut self) -> Result<(), SendError> {
         self.end.check_fork()?;
+        self.end.fan_out.wake.renew(); // F4 of `fan_out`
         self.end
             .connection_mut()
             .wait_until_received_async()
@@ -766,7 +847,7 @@ impl Drop for SendingEnd {
         // In a forked child the channel belongs to the parent.
         if self.connection().object.is_ours() {
             self.connection_mut().close_pair();
-            self.fan_out.ledger.close();
+            self.fan_out.close_ledger(&self.provider);
         }
     }
 }

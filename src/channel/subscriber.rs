@@ -13,6 +13,20 @@ use crate::protocol::ids::ProviderId;
 use std::marker::PhantomData;
 
 /// Options of a [`Subscriber`]. Start with [`Subscriber::builder`]; every option has a default.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::channel::{OnFull, Subscriber};
+///
+/// # let name = format!("doc-subscriber-builder-{}", std::process::id());
+/// // The latest message is enough.
+/// let display = Subscriber::builder().capacity(1).open(&name)?;
+/// // Nothing may be lost, so the publisher waits.
+/// let logger = Subscriber::builder().on_full(OnFull::Block).open(&name)?;
+/// # drop((display, logger));
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a builder does nothing until `open` is called"]
 pub struct SubscriberBuilder<T: ?Sized = [u8]> {
     options: Options,

@@ -34,22 +34,28 @@ pub struct Seal(());
 
 const OURS: Seal = Seal(());
 
-/// Blocks until one of several receivers and subscribers has a message, for at most `timeout`;
-/// [`Duration::MAX`] means no timeout. Returns the index of that one: its next
-/// [`try_recv`](super::Receiver::try_recv) does not return `Empty`, unless the message is
-/// withdrawn, or the last message that it holds is dropped, in the meantime. One that is to report
-/// an error, such as [`TooManyBorrowed`](super::RecvError::TooManyBorrowed), counts as ready too.
-/// So does one with [`OnEnd::Return`](super::OnEnd::Return) whose sender has closed; leave it out
-/// of later calls. One with [`OnEnd::Wait`](super::OnEnd::Wait) need not have a sender yet, and
-/// waits for the next one.
+/// Blocks until one of several receivers and subscribers is ready, for at most `timeout`;
+/// [`Duration::MAX`] means no timeout. Returns its index.
 ///
-/// If several have messages, returns the one returned least recently; of those never returned, the
-/// first.
+/// A receiver is ready when one of these holds:
 ///
-/// Spins before it sleeps, for the shortest [`spin`](super::ReceiverBuilder::spin) that is set for
-/// one of them, or by default as [one of them](super#spinning) would. While one has no sender, with
-/// more than 128 of them, where each one that has an [`Interrupter`] counts as two, or before Linux
-/// 5.16, the helper threads of the [module](super#awaiting) wake it.
+/// * It has a message. A following [`try_recv`](super::Receiver::try_recv) normally succeeds, but may
+///   return `Empty`, because the sender can withdraw a message: call `wait_any` again.
+/// * It has an error to report, such as [`TooManyBorrowed`](super::RecvError::TooManyBorrowed).
+/// * Its sender has closed, and it has [`OnEnd::Return`](super::OnEnd::Return). Leave it out of later
+///   calls.
+///
+/// A receiver with [`OnEnd::Wait`](super::OnEnd::Wait) need not have a sender yet, and waits for the
+/// next one.
+///
+/// If several receivers are ready, `wait_any` returns the one that it returned least recently, or
+/// among those that it never returned, the first.
+///
+/// The call spins before it sleeps: for the shortest [`spin`](super::ReceiverBuilder::spin) that is
+/// set for one of the receivers, or by default as [one of them](super#spinning) would. The helper
+/// threads of the [module](super#awaiting) wake it in these cases: a receiver has no sender yet; there
+/// are more than 128 receivers, where each one that has an [`Interrupter`] counts as two; the kernel is
+/// older than Linux 5.16.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -33,11 +33,12 @@ use super::layout::{Kind, What, MAX_SUBSCRIBERS};
 use crate::error::OsError;
 use crate::os::fork::{ForkGuard, PerProcess};
 use crate::os::futex::Deadline;
+use crate::os::helper_thread::start_thread;
 use crate::os::inotify::Watched;
 use crate::os::locks::LockFile;
 use crate::os::mapping::Mapping;
 use crate::os::name::{Inode, Name, Namespace};
-use crate::os::posix::{start_thread, PAGE};
+use crate::os::posix::PAGE;
 use crate::os::process::{Process, Seen};
 use crate::os::segment::check_metadata;
 use crate::owner::waiting::wake;
@@ -781,11 +782,6 @@ impl Watcher {
         }
     }
 
-    /// Returns the namespace that it watches.
-    pub fn namespace(&self) -> &Namespace {
-        &self.names
-    }
-
     /// Returns a handle that can interrupt this watcher's blocking waits.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(&self.interrupts)
@@ -870,8 +866,8 @@ mod tests {
                 object,
                 process: None,
             }),
-            (OWNER_BYTE, |object| ChannelError::NotReady { object }),
-            (RECEIVER_BYTE, |object| ChannelError::HasReceiver { object }),
+            (OWNER_BYTE, ChannelError::NotReady),
+            (RECEIVER_BYTE, ChannelError::HasReceiver),
             (RECEIVER_BYTE + 1, |object| ChannelError::TooManyReceivers {
                 object,
                 max: 1,
@@ -898,10 +894,10 @@ mod tests {
             assert_eq!(attempt(), (true, true));
         }
         let for_good: [Error; 5] = [
-            |object| ChannelError::Closed { object },
-            |object| ChannelError::NotAPublisher { object },
-            |object| ChannelError::NotASender { object },
-            |object| ChannelError::BlockingNotAllowed { object },
+            ChannelError::Closed,
+            ChannelError::NotAPublisher,
+            ChannelError::NotASender,
+            ChannelError::BlockingNotAllowed,
             |object| ChannelError::TypeMismatch {
                 object,
                 expected: Box::new(MessageType::new("Any", 1, Layout::new::<u8>())),

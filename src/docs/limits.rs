@@ -2,37 +2,89 @@
 //!
 //! # Limits that a program can reach
 //!
-//! | quantity | limit | at the limit |
-//! |---|---|---|
-//! | peers of a provider | 64 | [`AttachError::TooManyPeers`](crate::AttachError::TooManyPeers) |
-//! | bytes that one peer reads or is granted at a time | [`ProviderBuilder::max_bytes_per_peer`]: no limit by default, at least 1, at most 2^48 - 1 | [`AttachError::OverQuota`](crate::AttachError::OverQuota), [`ShareError::OverQuota`](crate::ShareError::OverQuota) |
-//! | views of one message in one client | 31 | [`AttachError::TooManyLeases`](crate::AttachError::TooManyLeases) |
-//! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`](crate::ShareError::TooManyGrants) |
-//! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::OutOfRange`](crate::channel::ChannelError::OutOfRange) |
-//! | receivers of a publisher | [`PublisherBuilder::max_subscribers`]: 16 by default, at most 64; a closed one counts while one of its messages is read | `ChannelError::TooManyReceivers` |
-//! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48 | none: `send_copy` copies more into a buffer |
-//! | buffers that the receiver of a channel holds | [`SenderBuilder::max_borrowed`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyBorrowed` |
-//! | buffers that a receiver of a publisher holds | [`PublisherBuilder::max_borrowed`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, or what [`PublisherBuilder::share_among`] finds, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyBorrowed` |
-//! | time that a message waits for receivers | [`PublisherBuilder::block_limit`]: 5 seconds by default | the receiver is skipped, or disconnected |
-//! | ends of channels in one process | 2048; a publisher counts as one for each receiver | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
-//! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
-//! | receivers and their `Interrupter`s in one [`wait_any`](crate::channel::wait_any) | 128 together, and none before Linux 5.16 | the helper threads above wake it; with more than 127 `Interrupter`s, interrupts take up to 10 milliseconds |
-//! | threads that wait for the teardown of a killed owner's process | 4, for 60 seconds each | what that owner left waits for the next sweep |
-//! | waits for names of channels | any number, by one `inotify` instance and one thread for each process | they check every 10 milliseconds |
-//! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`](crate::ShareError::TooManyShared) |
-//! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocError::Exhausted`](crate::AllocError::Exhausted) |
-//! | segments of a provider | 16 at a time; 16 ever created, unless it is trimmed or keeps nothing ([`max_idle_per_class`] 0) | idle ones are destroyed for a longer one |
-//! | a message | [`ProviderBuilder::max_alloc`](crate::ProviderBuilder::max_alloc), at most 64 GiB; 4 GiB with `shm-pool-zenoh` | [`AllocError::TooLarge`](crate::AllocError::TooLarge) |
-//! | alignment | 4096 bytes | [`AllocError::UnsupportedAlignment`](crate::AllocError::UnsupportedAlignment) |
-//! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes; 64 GiB with `shm-pool-zenoh` | [`BuildError::OutOfRange`](crate::BuildError::OutOfRange) |
-//! | idle chunks of a size class | [`max_idle_per_class`]: 8 by default, at most 1,048,576 | further ones return to their arena |
-//! | memory that a provider may lock ([`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory)) | `RLIMIT_MEMLOCK`, for `max_bytes` and the control object | [`BuildError::LockMemory`](crate::BuildError::LockMemory) |
-//! | NUMA node ([`Tuning::numa_node`](crate::Tuning::numa_node)) | 1023, and one that has memory | [`BuildError::NumaNode`](crate::BuildError::NumaNode) |
-//! | private memory for a provider's own lists: 128 to 160 bytes per chunk, until none is left | the heap that the process may have | [`BuildError::OutOfMemory`](crate::BuildError::OutOfMemory) |
-//! | name prefix | 60 bytes | [`BuildError::Prefix`](crate::BuildError::Prefix) |
-//! | name of a channel | 226 bytes less the prefix, 218 with the default one and at least 166; characters other than `A-Z a-z 0-9 _ -` take three for each byte of UTF-8 | [`ChannelError::Name`](crate::channel::ChannelError::Name) |
-//! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
-//! | clones of one [`ShmBytes`](crate::ShmBytes) | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
+//! ## Peers and descriptors
+//!
+//! * **Peers of a provider:** 64. Above it:
+//!   [`AttachError::TooManyPeers`](crate::AttachError::TooManyPeers).
+//! * **Bytes that one peer reads or is granted at a time:**
+//!   [`ProviderBuilder::max_bytes_per_peer`]: no limit by default, at least 1, at most 2^48 - 1.
+//!   Above it: [`AttachError::OverQuota`](crate::AttachError::OverQuota),
+//!   [`ShareError::OverQuota`](crate::ShareError::OverQuota).
+//! * **Views of one message in one client:** 31. Above it:
+//!   [`AttachError::TooManyLeases`](crate::AttachError::TooManyLeases).
+//! * **Grants of one message to one peer, not taken up:** 7. Above it:
+//!   [`ShareError::TooManyGrants`](crate::ShareError::TooManyGrants).
+//!
+//! ## Channels
+//!
+//! * **Capacity of a channel:** 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher.
+//!   Above it: [`ChannelError::OutOfRange`](crate::channel::ChannelError::OutOfRange).
+//! * **Receivers of a publisher:** [`PublisherBuilder::max_subscribers`]: 16 by default, at most
+//!   64; a closed one counts while one of its messages is read. Above it:
+//!   `ChannelError::TooManyReceivers`.
+//! * **Bytes of a message in a channel's slot itself:**
+//!   [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48. Above it, `send_copy` copies into a
+//!   buffer.
+//! * **Buffers that the receiver of a channel holds:** [`SenderBuilder::max_borrowed`]: 2048 by
+//!   default, at most 1,048,576. Above it: `SendErrorKind::TooManyBorrowed`.
+//! * **Buffers that a receiver of a publisher holds:** [`PublisherBuilder::max_borrowed`]: as
+//!   above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default,
+//!   or what [`PublisherBuilder::share_among`] finds, but always two buffers. Above it, messages
+//!   are skipped, or waited for; `RecvError::TooManyBorrowed`.
+//! * **Time that a message waits for receivers:** [`PublisherBuilder::block_limit`]: 5 seconds by
+//!   default. Above it, the receiver is skipped, or disconnected.
+//! * **Ends of channels in one process:** 2048; a publisher counts as one for each receiver. Above
+//!   it: [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds).
+//! * **Ends that tasks await:** 127 for each helper thread, and one before Linux 5.16. Above it,
+//!   one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper`.
+//! * **Receivers and their `Interrupter`s in one [`wait_any`](crate::channel::wait_any):** 128
+//!   together, and none before Linux 5.16. Above it, the helper threads above wake it; with more
+//!   than 127 `Interrupter`s, interrupts take up to 10 milliseconds.
+//! * **Threads that wait for the teardown of a killed owner's process:** 4, for 60 seconds each.
+//!   Above it, what that owner left waits for the next sweep.
+//! * **Waits for names of channels:** any number, by one `inotify` instance and one thread for
+//!   each process. Above it, they check every 10 milliseconds.
+//!
+//! ## Memory
+//!
+//! * **Chunks shared at a time:** [`ProviderBuilder::max_shared`]: 4096 by default, at most
+//!   1,048,576; 128 bytes of /dev/shm each. Above it:
+//!   [`ShareError::TooManyShared`](crate::ShareError::TooManyShared).
+//! * **Payload held, and the length of all segments together:** [`ProviderBuilder::max_bytes`],
+//!   and 1 TiB: 16 segments of at most 64 GiB. Above it:
+//!   [`AllocError::Exhausted`](crate::AllocError::Exhausted).
+//! * **Segments of a provider:** 16 at a time; 16 ever created, unless it is trimmed or keeps
+//!   nothing ([`max_idle_per_class`] 0). Above it, idle ones are destroyed for a longer one.
+//! * **A message:** [`ProviderBuilder::max_alloc`](crate::ProviderBuilder::max_alloc), at most 64
+//!   GiB; 4 GiB with `shm-pool-zenoh`. Above it:
+//!   [`AllocError::TooLarge`](crate::AllocError::TooLarge).
+//! * **Alignment:** 4096 bytes. Above it:
+//!   [`AllocError::UnsupportedAlignment`](crate::AllocError::UnsupportedAlignment).
+//! * **[`ProviderBuilder::max_bytes`]:** 2^48 - 1 bytes; 64 GiB with `shm-pool-zenoh`. Above it:
+//!   [`BuildError::OutOfRange`](crate::BuildError::OutOfRange).
+//! * **Idle chunks of a size class:** [`max_idle_per_class`]: 8 by default, at most 1,048,576.
+//!   Above it, further ones return to their arena.
+//! * **Memory that a provider may lock
+//!   ([`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory)):** `RLIMIT_MEMLOCK`,
+//!   for `max_bytes` and the control object. Above it:
+//!   [`BuildError::LockMemory`](crate::BuildError::LockMemory).
+//! * **NUMA node ([`Tuning::numa_node`](crate::Tuning::numa_node)):** 1023, and one that has
+//!   memory. Above it: [`BuildError::NumaNode`](crate::BuildError::NumaNode).
+//! * **Private memory for a provider's own lists,** up to 180 bytes per chunk and 0.8 % of its length,
+//!   and 32 bytes more once it was shared, until none is left:
+//!   the heap that the process may have. Above it:
+//!   [`BuildError::OutOfMemory`](crate::BuildError::OutOfMemory).
+//!
+//! ## Names and processes
+//!
+//! * **Name prefix:** 60 bytes. Above it: [`BuildError::Prefix`](crate::BuildError::Prefix).
+//! * **Name of a channel:** 226 bytes less the prefix, 218 with the default one and at least 166;
+//!   characters other than `A-Z a-z 0-9 _ -` take three for each byte of UTF-8. Above it:
+//!   [`ChannelError::Name`](crate::channel::ChannelError::Name).
+//! * **Threads granting to one peer at the same moment:** 65,535. Above it, the next one waits for
+//!   one of them.
+//! * **Clones of one [`ShmBytes`](crate::ShmBytes):** `isize::MAX`. Above it, the process aborts,
+//!   as with [`Arc`](std::sync::Arc).
 //!
 //! # Larger pages
 //!

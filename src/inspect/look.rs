@@ -280,7 +280,7 @@ impl Look {
             let visit = self.visit(prefix, Named::connection(name, *id));
             is_there |= !matches!(visit, Ok(None));
             let damaged = |problem, is_orphan| DamagedReceiver {
-                id: ReceiverId::from_u64(*id),
+                id: ReceiverId::from(*id),
                 problem,
                 is_orphan,
             };
@@ -384,7 +384,7 @@ impl Look {
             }));
         }
         ReceiverReport {
-            id: connection.map(ReceiverId::from_u64),
+            id: connection.map(ReceiverId::from),
             is_alive,
             process: self.holder(&visit.object, RECEIVER_BYTE, is_alive),
             on_full: seen.on_full,

@@ -64,7 +64,7 @@ use look::{Borrow, Lease, Look, Since};
 use sources::Objects;
 use std::io;
 use std::mem::take;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Inspects this crate's objects in a directory. See the [module](self).
 #[derive(Clone, Debug)]
@@ -103,11 +103,6 @@ impl Inspector {
         self.directory = namespace.directory().to_owned();
         self.prefix = Some(namespace.prefix().to_owned());
         self
-    }
-
-    /// Returns the inspected directory.
-    pub fn directory(&self) -> &Path {
-        &self.directory
     }
 
     /// Inspects everything that belongs to this process's user, once.

@@ -7,25 +7,22 @@ use loom::thread;
 
 struct Places {
     shelf: Shelf<Carry, Carry>,
-    leased: Queue<Carry>,
 }
 
 impl Places {
     fn new(keeps_nothing: bool) -> Arc<Self> {
         let places = Self {
             shelf: Shelf::new(keeps_nothing),
-            leased: Queue::new(),
         };
         if !keeps_nothing {
             places.shelf.open_idle(1, 1);
-            assert!(places.leased.open(2));
+            assert!(places.shelf.open_leased(2, 2).is_ok());
         }
         Arc::new(places)
     }
 
     fn close(&self) {
         self.shelf.close(destroy);
-        self.leased.close(destroy);
     }
 }
 
@@ -89,7 +86,7 @@ fn drop_handle(handle: Carry, leased: bool) {
     // after that.
     let places = unsafe { places.as_ref() };
     let given = if leased {
-        places.leased.give(handle)
+        places.shelf.give_leased(handle)
     } else {
         places
             .shelf

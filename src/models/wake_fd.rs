@@ -1,13 +1,10 @@
 //! Loom models of the descriptor: a wake-up makes it readable, whenever it comes.
 
 use super::*;
-use crate::error::OsError;
 use crate::sync::{explore, fence};
 use loom::sync::atomic::AtomicU32 as Word;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::task::Context;
 
 /// The counter of an eventfd, which the kernel protects by a lock. Readable at first.
 #[derive(Debug)]

@@ -44,6 +44,13 @@ impl Deadline {
         }
     }
 
+    /// Returns zero once it has passed.
+    pub(crate) fn time_left(self) -> Duration {
+        let now = now();
+        let end = Duration::new(self.0.tv_sec as u64, self.0.tv_nsec as u32);
+        end.saturating_sub(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
+    }
+
     /// `None` never passes.
     pub(crate) fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let (Some(a), Some(b)) = (one, other) else {

@@ -6,6 +6,7 @@
 pub(crate) mod cpu;
 pub(crate) mod fork;
 pub(crate) mod futex;
+pub(crate) mod helper_thread;
 pub(crate) mod inotify;
 pub(crate) mod locks;
 pub(crate) mod mapping;

@@ -274,6 +274,11 @@ impl Name {
                 self.directory().display(),
                 free_space(self.directory())
             ),
+            Some(libc::EDQUOT) => format!(
+                "this user's disk quota on {} is used up: remove files there, raise the quota, \
+                 or lower max_bytes",
+                self.directory().display()
+            ),
             Some(libc::ENOMEM) => {
                 "the memory or mapping limit is reached (cgroup memory, ulimit -v, \
                  vm.max_map_count)"

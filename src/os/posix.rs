@@ -1,6 +1,5 @@
 //! System calls on open objects and on the process itself.
 
-use crate::error::OsError;
 use std::ffi::CString;
 use std::fs::File;
 use std::hint::black_box;
@@ -10,11 +9,10 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::thread::{self, ThreadId};
 
 pub(crate) const EINTR_RETRIES: usize = 64;
 
-/// Bytes that one call reserves, once a signal has interrupted a reservation.
+/// The most bytes that one call reserves, once a signal has interrupted a reservation.
 const RESERVE_STEP: usize = 4 << 20;
 
 /// Divides the page size of every Linux machine, in bytes.
@@ -22,23 +20,6 @@ pub(crate) const PAGE: usize = 4096;
 
 /// The name, in errors, of the call that locks memory into RAM.
 pub(crate) const LOCK_MEMORY: &str = "mlock2";
-
-/// The stack of a thread that calls wakers, in bytes: several times what one needs.
-const STACK: usize = 1 << 20;
-
-/// Starts a thread that calls wakers. `purpose` says in the error what it is for.
-pub(crate) fn start_thread(
-    name: &str,
-    purpose: &str,
-    body: impl FnOnce() + Send + 'static,
-) -> Result<ThreadId, OsError> {
-    let started = thread::Builder::new()
-        .name(name.to_owned())
-        .stack_size(STACK)
-        .spawn(body);
-    let failed = |error| OsError::new("pthread_create", purpose, error).with_bytes(STACK);
-    Ok(started.map_err(failed)?.thread().id())
-}
 
 pub(crate) fn page_size() -> usize {
     // SAFETY: `sysconf` has no preconditions.
@@ -72,17 +53,40 @@ pub(crate) fn reserve_all(fd: &File, len: usize) -> io::Result<()> {
 }
 
 /// Reserves memory by a single call, so that a request that cannot fit takes none. If a signal
-/// interrupts the call, continues in steps: tmpfs rolls back what an interrupted call has reserved.
+/// interrupts the call, continues in steps, and halves the step with each further signal: tmpfs
+/// rolls back what an interrupted call has reserved, so a call has to end before the next signal.
 pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     match fallocate(fd, start, len) {
-        Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-        result => return result,
+        Err(error) if is_interrupted(&error) => {
+            reserve_in_steps(len, |done, step| fallocate(fd, start + done, step))
+        }
+        result => result,
     }
-    for done in (0..len).step_by(RESERVE_STEP) {
-        let step = RESERVE_STEP.min(len - done);
-        retry(|| fallocate(fd, start + done, step))?;
+}
+
+fn reserve_in_steps(
+    len: usize,
+    mut reserve: impl FnMut(usize, usize) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut step = RESERVE_STEP;
+    let mut done = 0;
+    while done < len {
+        let part = step.min(len - done);
+        match reserve(done, part) {
+            Ok(()) => done += part,
+            Err(error) if is_interrupted(&error) && part > PAGE => step = part / 2,
+            Err(error) if is_interrupted(&error) => {
+                retry(|| reserve(done, part))?;
+                done += part;
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
+}
+
+fn is_interrupted(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EINTR)
 }
 
 pub(crate) fn set_len(fd: &File, len: usize) -> io::Result<()> {
@@ -149,7 +153,7 @@ pub(crate) fn check(result: i32) -> io::Result<()> {
 pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..EINTR_RETRIES {
         match call() {
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) if is_interrupted(&error) => {}
             result => return result,
         }
     }
@@ -253,4 +257,44 @@ pub(crate) fn is_on_hugetlbfs(directory: &Path) -> bool {
     let stat = unsafe { stat.assume_init() };
     // The types differ between libcs. The number has 32 bits.
     stat.f_type as u32 == libc::HUGETLBFS_MAGIC as u32
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn interrupted() -> io::Error {
+        io::Error::from_raw_os_error(libc::EINTR)
+    }
+
+    #[test]
+    fn steps_become_shorter_than_the_time_between_signals() {
+        const LONGEST: usize = 100 << 10;
+        const LEN: usize = (9 << 20) + 4096;
+        let mut reserved = 0;
+        let mut calls = 0;
+        let done = reserve_in_steps(LEN, |offset, len| {
+            calls += 1;
+            if len > LONGEST {
+                return Err(interrupted());
+            }
+            assert_eq!(offset, reserved);
+            reserved += len;
+            Ok(())
+        });
+        done.unwrap();
+        assert_eq!(reserved, LEN);
+        assert!(calls < 2 * LEN / (LONGEST / 2), "{calls} calls");
+    }
+
+    #[test]
+    fn a_page_that_is_always_interrupted_is_an_error() {
+        let mut calls = 0;
+        let error = reserve_in_steps(RESERVE_STEP, |_, _| {
+            calls += 1;
+            Err(interrupted())
+        });
+        assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::EINTR));
+        assert!(calls < 2 * EINTR_RETRIES, "{calls} calls");
+    }
 }

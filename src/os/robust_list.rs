@@ -15,8 +15,10 @@
 //! An entry joins the list before its word names the keeper, and leaves it after the notifier has
 //! left. Each change of the list is a single store, consistent before and after it.
 
+use crate::error::OsError;
 use crate::os::fork;
 use crate::os::futex::Futex;
+use crate::os::helper_thread::{call_hook, keep_loaded, settle_hook, without_signals};
 use crate::os::mapping::Mapping;
 use crate::os::posix::{check, page_size};
 use parking_lot::Mutex;
@@ -33,13 +35,26 @@ pub(crate) const MAX_DOORBELLS: usize = 2048;
 const STACK: usize = 64 << 10;
 
 #[derive(Debug)]
-pub(crate) struct Failed {
-    pub(crate) call: &'static str,
-    pub(crate) error: io::Error,
+pub(crate) enum Failed {
+    Call {
+        call: &'static str,
+        error: io::Error,
+    },
+    /// The library cannot be kept loaded, and the keeper runs its code.
+    Unpinned(OsError),
+}
+
+impl Failed {
+    fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Call { error, .. } => error.raw_os_error(),
+            Self::Unpinned(_) => None,
+        }
+    }
 }
 
 fn failed(call: &'static str) -> impl FnOnce(io::Error) -> Failed {
-    move |error| Failed { call, error }
+    move |error| Failed::Call { call, error }
 }
 
 /// An entry of the list: the kernel's `struct robust_list`.
@@ -156,10 +171,12 @@ impl Keeper {
         if let Some(thread) = state.thread {
             return Ok(thread);
         }
+        keep_loaded().map_err(Failed::Unpinned)?;
+        settle_hook();
         let thread = match self.start(Some(STACK)) {
             Ok(thread) => thread,
             // The stack is too small for the program's thread-local variables.
-            Err(failed) if failed.error.raw_os_error() == Some(libc::EINVAL) => self.start(None)?,
+            Err(failed) if failed.errno() == Some(libc::EINVAL) => self.start(None)?,
             Err(failed) => return Err(failed),
         };
         state.thread = Some(thread);
@@ -194,7 +211,6 @@ impl Keeper {
         };
         let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
         let argument = ptr::addr_of!(*self).cast_mut().cast();
-        // A thread inherits the signal mask: signals belong to the program's threads.
         let started = without_signals(|| {
             // SAFETY: the attributes are initialised, and `self` is never unmapped.
             unsafe {
@@ -227,37 +243,27 @@ extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
     let keeper = unsafe { &*keeper.cast::<Keeper>() };
     // SAFETY: the name has 16 bytes including its NUL, the maximum.
     unsafe { libc::prctl(libc::PR_SET_NAME, b"shm-pool-keeper\0".as_ptr()) };
+    call_hook("shm-pool-keeper");
     let begun = keeper.begin();
     let errno = match &begun {
         Ok(()) => 0,
         Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
     };
     keeper.errno.store(errno, Ordering::Relaxed);
+    // Not the function of this name, which glibc has only since version 2.30.
     // SAFETY: `gettid` has no preconditions.
-    let id = unsafe { libc::gettid() };
+    let id = unsafe { libc::syscall(libc::SYS_gettid) };
     keeper.id.store(id as u32, Ordering::Relaxed);
     keeper.has_begun.store(1, Ordering::Release); // partner: `start`
     keeper.has_begun.wake();
     if begun.is_ok() {
         loop {
-            // SAFETY: `pause` has no preconditions. All signals are blocked: it never returns.
+            // SAFETY: `pause` has no preconditions. It returns if a debugger or another process
+            // raises a synchronous signal that has a handler.
             unsafe { libc::pause() };
         }
     }
     ptr::null_mut()
-}
-
-fn without_signals<T>(work: impl FnOnce() -> T) -> T {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `all` is valid for writes.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: `sigfillset` filled `all`, and `before` is valid for writes.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    let done = work();
-    // SAFETY: the call above filled `before`.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
-    done
 }
 
 /// The distance in bytes from each entry to its futex word.

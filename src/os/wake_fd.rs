@@ -14,9 +14,11 @@
 //! orders V1 and V2 before such a Q3, so Q4 or the Q2 before it has seen V1. If Q2 saw it, Q3 does
 //! not take place. A write that follows Q3 remains.
 
+use crate::error::OsError;
 use crate::sync::{AtomicU32, Ordering};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 #[cfg(all(test, loom))]
 use models::EventFd;
@@ -30,11 +32,14 @@ mod models;
 /// A file descriptor that is readable whenever a future should be polled again, for event loops.
 ///
 /// It works with everything that can be awaited: [`Receiver::poll_recv`], [`Sender::poll_ready`],
-/// [`Publisher::poll_ready`], [`Request::wait_async`].
+/// [`Publisher::poll_ready`], [`Request::wait_async`]. Each end of a channel also has one of its
+/// own, for calls that do not wait: [`Receiver::wake_fd`], [`Sender::wake_fd`].
 ///
-/// The descriptor may be readable although nothing is ready, so never block. Create one `WakeFd`
-/// for each future or receiver, and remove it from the event loop before you drop it: a registered
-/// waker keeps the descriptor open.
+/// Spurious wake-ups happen. When the descriptor is readable, call `poll` or a `try_` method, never one
+/// that blocks.
+///
+/// Create one `WakeFd` for each future or receiver, and remove it from the event loop before you drop
+/// it: a registered waker keeps the descriptor open.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -66,7 +71,9 @@ mod models;
 /// [`Publisher::poll_ready`]: crate::channel::Publisher::poll_ready
 /// [`Receiver::poll_recv`]: crate::channel::Receiver::poll_recv
 /// [`Request::wait_async`]: crate::Request::wait_async
+/// [`Receiver::wake_fd`]: crate::channel::Receiver::wake_fd
 /// [`Sender::poll_ready`]: crate::channel::Sender::poll_ready
+/// [`Sender::wake_fd`]: crate::channel::Sender::wake_fd
 // The models poll `Shared` without a waker.
 #[cfg_attr(all(test, loom), allow(dead_code))]
 pub struct WakeFd {
@@ -74,6 +81,47 @@ pub struct WakeFd {
     waker: Waker,
     /// Set by Q3, and cleared by the write of Q1.
     is_cleared: bool,
+}
+
+/// The [`WakeFd`] of an end of a channel, which the end itself polls. It does not exist until an
+/// event loop asks for it.
+#[derive(Default)]
+pub(crate) struct EndFd(Option<Box<WakeFd>>);
+
+impl EndFd {
+    /// Returns the descriptor; the first call creates it.
+    pub(crate) fn get(&mut self) -> Result<BorrowedFd<'_>, OsError> {
+        let wake = match self.0.take() {
+            Some(wake) => wake,
+            None => Box::new(WakeFd::new()?),
+        };
+        let wake: &WakeFd = self.0.insert(wake);
+        Ok(wake.as_fd())
+    }
+
+    #[inline]
+    pub(crate) fn exists(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Calls a poll function with a waker that makes the descriptor readable. Does nothing without
+    /// a descriptor.
+    pub(crate) fn poll<T>(
+        &mut self,
+        poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Option<Poll<T>> {
+        let wake = self.0.as_mut()?;
+        Some(wake.poll(poll))
+    }
+
+    /// Something else has replaced the waker of the last poll, or is about to: makes the descriptor
+    /// readable, so that the event loop calls the end, which polls again.
+    #[inline]
+    pub(crate) fn renew(&mut self) {
+        if let Some(wake) = &mut self.0 {
+            let _ = wake.poll(|_| Poll::Ready(()));
+        }
+    }
 }
 
 struct Shared {
@@ -124,16 +172,14 @@ impl Shared {
 
 #[cfg(not(all(test, loom)))]
 mod real {
-    use super::{Shared, WakeFd};
-    use crate::error::OsError;
+    use super::*;
     use crate::os::fork::ForkGuard;
     use crate::os::locks;
     use std::fmt;
     use std::fs::File;
     use std::io::{self, Read, Write};
-    use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-    use std::sync::Arc;
-    use std::task::{Context, Poll, Wake, Waker};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+    use std::task::Wake;
 
     pub(super) struct EventFd {
         file: File,

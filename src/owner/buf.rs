@@ -17,6 +17,19 @@ use std::ptr::NonNull;
 /// The bytes are initialised but unspecified: usually an earlier message. See
 /// [`Provider::alloc_zeroed`](crate::Provider::alloc_zeroed).
 ///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let provider = shm_pool::Provider::builder().build()?;
+/// let mut buffer = provider.alloc(1_000)?;
+/// buffer[..5].copy_from_slice(b"frame"); // a plain &mut [u8]
+/// buffer.truncate(5); // if the message is shorter than expected
+///
+/// let message = buffer.freeze();
+/// assert_eq!(message, b"frame");
+/// # Ok(())
+/// # }
+/// ```
+///
 /// After [`freeze`](Self::freeze) the bytes cannot be written:
 ///
 /// ```compile_fail,E0382
@@ -25,14 +38,6 @@ use std::ptr::NonNull;
 /// let message = buffer.freeze();
 /// buffer[0] = 1; // use of moved value
 /// # drop(message);
-/// ```
-///
-/// ```
-/// # let provider = shm_pool::Provider::builder().build().unwrap();
-/// let mut buffer = provider.alloc(4).unwrap();
-/// buffer[0] = 1; // the twin that compiles: written before
-/// let message = buffer.freeze();
-/// # assert_eq!(message[0], 1);
 /// ```
 pub struct ShmBytesMut(ManuallyDrop<ShmBytes>);
 
@@ -176,8 +181,29 @@ impl fmt::Debug for ShmBytesMut {
 /// A message in shared memory, cheap to clone. The pool reuses its chunk once the last clone is
 /// dropped and the peers' leases have ended.
 ///
-/// To send it, [`grant`](Self::grant) it to a known peer, and drop the buffer; or send its
-/// [`descriptor`](Self::descriptor) to any peers, and keep a clone until they have confirmed.
+/// To send it by a transport of your own, [`grant`](Self::grant) it to a known peer and drop it at once.
+/// Or send its [`descriptor`](Self::descriptor) to any peers, and keep a clone until they have
+/// confirmed. To send it through a [channel](crate::channel), pass it to `send`.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::{Client, Provider};
+///
+/// # let provider = Provider::builder().build()?;
+/// // The receiving process. It sends its id to the owner.
+/// let client = Client::new();
+/// let peer = client.connect(provider.id())?;
+///
+/// // The owner.
+/// let message = provider.alloc_zeroed(1_000)?.freeze();
+/// let descriptor = message.grant(peer)?;
+/// drop(message); // the grant keeps it
+///
+/// // The receiving process again.
+/// assert_eq!(client.attach(&descriptor)?.len(), 1_000);
+/// # Ok(())
+/// # }
+/// ```
 pub struct ShmBytes {
     chunk: NonNull<Chunk>,
     len: usize,

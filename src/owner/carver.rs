@@ -1,16 +1,42 @@
-//! Carves a range of memory into pieces of whole units. The only file that uses talc.
+//! Carves the pages of an arena into runs. The only file that uses talc.
 //!
 //! talc keeps its lists and tags in the memory that it manages. Here that is a *shadow*: private
-//! memory with a talc unit of 32 bytes for each unit of the range. So a process that can write to
-//! the range cannot damage the allocator, and the range's bytes are never touched: they may be
-//! holes, or still be read.
+//! memory with a talc unit of 32 bytes for each page. So a process that can write to the segment
+//! cannot damage the allocator, and the segment's bytes are never touched: they may be holes, or
+//! still be read.
 //!
-//! By talc's contract alone, pieces never overlap: one of `n` units is an allocation of `32 n - 8`
+//! By talc's contract alone, runs never overlap: one of `n` pages is an allocation of `32 n - 8`
 //! bytes, aligned to 32, which with talc's tag takes `n` units of the shadow.
+//!
+//! talc keeps a list of gaps for each length up to 8 pages, and four lists for each doubling above. A
+//! search takes the first gap of the first list in which all are long enough. Only if there is none
+//! does it visit the gaps of the list below, which differ in length by less than a quarter: at most as
+//! many as such gaps fit in the arena.
+//!
+//! Nothing else is stored for a run: who frees it knows its length. Four bitmaps with a bit for each
+//! page answer the questions that talc cannot answer.
+//!
+//! # The closed range
+//!
+//! At most one range of pages is *closed*: nothing is carved there, except with `anywhere`. A free
+//! page of it is in one of two states:
+//!
+//! | state | how it gets there |
+//! |---|---|
+//! | in a gap of talc | at first |
+//! | *absorbed*: allocated from talc, in no run | talc has offered it, or its run was freed |
+//!
+//! Talc cannot be told where to search. So if it offers a page of the closed range, the range absorbs
+//! that gap, up to the ends of the range, and the search goes on. Each gap is offered once. Absorbed
+//! pieces that are neighbours become one piece, so each run of absorbed pages is one allocation of
+//! talc. A freed run that only overlaps the range is absorbed as a whole.
+//!
+//! Absorbed pages are free: they return to talc when the range is opened again, at most
+//! [`RETURNED`] pieces at a time, and those that a search needs at once.
 
 use crate::os::mapping::Mapping;
+use crate::owner::bits::{overlap, Bits};
 use std::alloc::Layout;
-use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -27,35 +53,25 @@ const LISTS: usize =
 /// A shadow of at least this many bytes is mapped, so that untouched pages take no memory.
 const MAPPED: usize = 256 << 10;
 
+/// The most absorbed pieces that one call returns to talc: some 30 µs.
+const RETURNED: usize = 1024;
+
 pub(crate) struct Carver {
     talc: Talc<Manual, DefaultBinning>,
     shadow: Shadow,
-    units: usize,
-    /// By first unit.
-    pieces: BTreeMap<usize, Piece>,
-    carved: usize,
-    marked: [usize; 4],
+    pages: usize,
+    /// Pages that are in no run.
+    free: usize,
+    /// Pages that are in a run.
+    carved: Bits,
+    /// Pages that are in the same run as the page before.
+    joined: Bits,
+    /// Pages of runs that are never freed.
+    leaked: Bits,
     closed: Range<usize>,
+    absorbed: Bits,
+    absorbed_pages: usize,
 }
-
-struct Piece {
-    units: usize,
-    mark: Mark,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
-    /// At once.
-    Idle,
-    /// Once its user releases it.
-    InUse,
-    Pinned,
-    /// Pinned for good: its reader cannot be tracked.
-    GivenUp,
-}
-
-/// The units in use; if none, the gap left once idle pieces are freed; then the idle units.
-pub(crate) type Cost = (usize, usize, usize);
 
 /// talc's lists, a unit for the tag, and the shadow of each unit. No other code accesses it.
 struct Shadow {
@@ -109,17 +125,18 @@ fn shadow_of(units: usize) -> Option<Layout> {
     Layout::from_size_align(bytes, CHUNK_UNIT).ok()
 }
 
-pub(crate) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
-    one.start.max(other.start) < one.end.min(other.end)
-}
-
 impl Carver {
-    pub(crate) fn new(units: usize) -> Option<Self> {
-        let shadow = Shadow::new(units)?;
+    /// `None`: no private memory.
+    pub(crate) fn new(pages: usize) -> Option<Self> {
+        let shadow = Shadow::new(pages)?;
+        let carved = Bits::new(pages)?;
+        let joined = Bits::new(pages)?;
+        let leaked = Bits::new(pages)?;
+        let absorbed = Bits::new(pages)?;
         let mut talc = Talc::new(Manual);
         // SAFETY: this first part of the shadow is talc's for the carver's lifetime.
         unsafe { talc.claim(shadow.start.as_ptr(), LISTS) };
-        // The rest of the list part stands for no units, so it is allocated for good.
+        // The rest of the list part stands for no pages, so it is allocated for good.
         let unit = Layout::new::<[usize; 3]>();
         // SAFETY: the layout's size is not zero.
         while unsafe { talc.try_allocate(unit) }.is_some() {}
@@ -127,250 +144,243 @@ impl Carver {
         let tag = unsafe { shadow.unit(0).sub(TAG) };
         // SAFETY: this second part of the shadow is talc's for the carver's lifetime, and does not
         // overlap the first.
-        unsafe { talc.claim(tag, TAG + units * CHUNK_UNIT) };
+        unsafe { talc.claim(tag, TAG + pages * CHUNK_UNIT) };
         Some(Self {
             talc,
             shadow,
-            units,
-            pieces: BTreeMap::new(),
-            carved: 0,
-            marked: [0; 4],
+            pages,
+            free: pages,
+            carved,
+            joined,
+            leaked,
             closed: 0..0,
+            absorbed,
+            absorbed_pages: 0,
         })
     }
 
-    /// Returns the first unit. Uses the closed range only if `anywhere`.
-    pub(crate) fn carve(&mut self, units: usize, anywhere: bool) -> Option<usize> {
+    /// Returns the first page. Uses the closed range only if `anywhere`.
+    pub(crate) fn carve(&mut self, pages: usize, anywhere: bool) -> Option<usize> {
         // talc would search its lists.
-        if units > self.free_units() {
+        if pages > self.free {
             return None;
         }
-        // talc chooses where to search, so each gap that it finds in the closed range is set aside
-        // for the duration, up to the end of that range.
+        if self.closed.is_empty() && self.absorbed_pages > 0 {
+            self.return_absorbed(0..self.pages, RETURNED);
+        }
         let closed = if anywhere { 0..0 } else { self.closed.clone() };
-        let mut aside = Vec::new();
-        let found = loop {
-            match self.allocate(units) {
-                Some(at) if overlap(&closed, &(at..at + units)) => {
-                    let rest = closed.end - at;
-                    aside.push((
-                        at,
-                        if self.resize(at, units, rest) {
-                            rest
-                        } else {
-                            units
-                        },
-                    ));
-                }
-                found => break found,
-            }
-        };
-        aside
-            .into_iter()
-            .for_each(|(at, units)| self.deallocate(at, units));
-        let at = found?;
-        self.pieces.insert(
-            at,
-            Piece {
-                units,
-                mark: Mark::InUse,
-            },
-        );
-        self.marked[Mark::InUse as usize] += 1;
-        self.carved += units;
+        let at = self.find(pages, &closed)?;
+        self.carved.set(at..at + pages);
+        self.joined.set(at + 1..at + pages);
+        self.free -= pages;
         Some(at)
     }
 
-    fn allocate(&mut self, units: usize) -> Option<usize> {
-        let layout = shadow_of(units)?;
+    fn find(&mut self, pages: usize, closed: &Range<usize>) -> Option<usize> {
+        if closed.len() == self.pages {
+            return None;
+        }
+        if let Some(at) = self.allocate_outside(pages, closed) {
+            return Some(at);
+        }
+        if self.absorbed_pages == 0 {
+            return None;
+        }
+        // A gap may consist of absorbed pages, in whole or in part.
+        let before = self.carved.next_long_clear(pages, 0..closed.start);
+        let gap = match before {
+            Some(gap) => gap,
+            None => self.carved.next_long_clear(pages, closed.end..self.pages)?,
+        };
+        self.return_absorbed(gap, usize::MAX);
+        self.allocate_outside(pages, closed)
+    }
+
+    /// Allocates from talc, outside the closed range.
+    fn allocate_outside(&mut self, pages: usize, closed: &Range<usize>) -> Option<usize> {
+        let mut before_closed = None;
+        let found = loop {
+            let Some(at) = self.allocate(pages) else {
+                break None;
+            };
+            if !overlap(closed, &(at..at + pages)) {
+                break Some(at);
+            }
+            if at < closed.start {
+                // The one gap that reaches into the range from below. What is before the range is
+                // too short. It is in the way of the same offer until the search ends.
+                let rest = at..closed.start;
+                self.resize(at, pages, rest.len());
+                before_closed = Some(rest);
+                continue;
+            }
+            let gap_end = self.carved.next_set(at + pages..self.pages);
+            let gap_end = self.absorbed.next_set(at + pages..gap_end);
+            let wanted = closed.end.min(gap_end) - at;
+            let is_resized = self.resize(at, pages, wanted);
+            self.absorb(at, if is_resized { wanted } else { pages });
+        };
+        if let Some(rest) = before_closed {
+            self.deallocate(rest.start, rest.len());
+        }
+        found
+    }
+
+    fn allocate(&mut self, pages: usize) -> Option<usize> {
+        let layout = shadow_of(pages)?;
         // SAFETY: the layout's size is not zero: `shadow_of` gives at least 24 bytes.
         let piece = unsafe { self.talc.try_allocate(layout) }?;
         let at = (piece.as_ptr() as usize).wrapping_sub(self.shadow.unit(0) as usize) / CHUNK_UNIT;
-        let is_inside = at.checked_add(units).is_some_and(|end| end <= self.units);
+        let is_inside = at.checked_add(pages).is_some_and(|end| end <= self.pages);
         // If talc used memory outside its claim, leak it.
         debug_assert!(is_inside, "talc carved outside the range");
         is_inside.then_some(at)
     }
 
-    fn resize(&mut self, at: usize, units: usize, new: usize) -> bool {
-        let (Some(old), Some(new)) = (shadow_of(units), shadow_of(new)) else {
+    fn resize(&mut self, at: usize, pages: usize, new: usize) -> bool {
+        let (Some(old), Some(new)) = (shadow_of(pages), shadow_of(new)) else {
             return false;
         };
-        // SAFETY: `allocate` returned it for the layout of `units`; a layout's size is not zero.
+        // SAFETY: `allocate` returned it for the layout of `pages`; a layout's size is not zero.
         unsafe {
             self.talc
                 .try_realloc_in_place(self.shadow.unit(at), old, new.size())
         }
     }
 
-    fn deallocate(&mut self, at: usize, units: usize) {
-        if let Some(layout) = shadow_of(units) {
+    fn deallocate(&mut self, at: usize, pages: usize) {
+        if let Some(layout) = shadow_of(pages) {
             // SAFETY: `allocate` returned it for this layout, and no caller uses it afterwards.
             unsafe { self.talc.deallocate(self.shadow.unit(at), layout) };
         }
     }
 
-    pub(crate) fn has_gap(&mut self, units: usize) -> bool {
-        self.carve(units, false).map(|at| self.free(at)).is_some()
+    /// Keeps an allocation of talc, as one with the absorbed pieces beside it.
+    fn absorb(&mut self, mut at: usize, mut pages: usize) {
+        let end = at + pages;
+        let next = end..self.absorbed.next_clear(end..self.pages);
+        if !next.is_empty() {
+            self.forget_absorbed(next.clone());
+            self.deallocate(next.start, next.len());
+            if self.resize(at, pages, pages + next.len()) {
+                pages += next.len();
+            }
+        }
+        let previous = self.absorbed.start_of_set(at)..at;
+        if !previous.is_empty() {
+            self.forget_absorbed(previous.clone());
+            self.deallocate(at, pages);
+            let both = previous.len() + pages;
+            at = previous.start;
+            pages = previous.len();
+            if self.resize(at, pages, both) {
+                pages = both;
+            }
+        }
+        self.absorbed.set(at..at + pages);
+        self.absorbed_pages += pages;
     }
 
-    pub(crate) fn free(&mut self, at: usize) {
-        let Some(piece) = self.pieces.remove(&at) else {
-            return;
+    fn forget_absorbed(&mut self, piece: Range<usize>) {
+        self.absorbed_pages -= piece.len();
+        self.absorbed.clear(piece);
+    }
+
+    /// Returns at most `most` absorbed pieces to talc: those with a page in `range`.
+    fn return_absorbed(&mut self, range: Range<usize>, most: usize) {
+        let mut from = range.start;
+        for _ in 0..most {
+            let first = self.absorbed.next_set(from..range.end);
+            if first == range.end {
+                break;
+            }
+            let start = self.absorbed.start_of_set(first);
+            let end = self.absorbed.next_clear(first..self.pages);
+            self.forget_absorbed(start..end);
+            self.deallocate(start, end - start);
+            from = end.min(range.end);
+        }
+    }
+
+    pub(crate) fn has_gap(&mut self, pages: usize) -> bool {
+        let Some(at) = self.carve(pages, false) else {
+            return false;
         };
-        self.carved -= piece.units;
-        self.marked[piece.mark as usize] -= 1;
-        self.deallocate(at, piece.units);
+        self.free(at, pages);
+        true
     }
 
-    pub(crate) fn units(&self) -> usize {
-        self.units
+    /// Frees a run.
+    pub(crate) fn free(&mut self, at: usize, pages: usize) {
+        let run = at..at + pages;
+        debug_assert_eq!(self.carved.count(run.clone()), pages, "freed twice");
+        self.carved.clear(run.clone());
+        self.joined.clear(run.clone());
+        self.free += pages;
+        // In a range that is everything, nothing is carved anyway.
+        if overlap(&self.closed, &run) && self.closed.len() < self.pages {
+            self.absorb(at, pages);
+        } else {
+            self.deallocate(at, pages);
+        }
     }
 
-    pub(crate) fn free_units(&self) -> usize {
-        self.units - self.carved
+    pub(crate) fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Returns the pages that are in the same run as the page before.
+    pub(crate) fn joined(&self) -> &Bits {
+        &self.joined
+    }
+
+    pub(crate) fn free_pages(&self) -> usize {
+        self.free
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.free == self.pages
+    }
+
+    pub(crate) fn carved(&self) -> &Bits {
+        &self.carved
+    }
+
+    pub(crate) fn leaked(&self) -> &Bits {
+        &self.leaked
+    }
+
+    /// Notes that a run is never freed.
+    pub(crate) fn leak(&mut self, run: Range<usize>) {
+        self.leaked.set(run);
+    }
+
+    pub(crate) fn closed(&self) -> &Range<usize> {
+        &self.closed
     }
 
     /// Closes a range to carving, instead of the previous one.
     pub(crate) fn close(&mut self, range: Range<usize>) {
         self.closed = range;
+        if self.closed.is_empty() {
+            self.return_absorbed(0..self.pages, RETURNED);
+        }
     }
 
     pub(crate) fn is_closed_free(&self) -> bool {
-        self.pieces_in(&self.closed).next().is_none()
+        self.carved.next_set(self.closed.clone()) == self.closed.end
     }
 
-    pub(crate) fn clear_marks(&mut self) {
-        let pieces = self
-            .pieces
-            .values_mut()
-            .filter(|piece| piece.mark != Mark::GivenUp);
-        pieces.for_each(|piece| piece.mark = Mark::InUse);
-        let given_up = self.marked[Mark::GivenUp as usize];
-        self.marked = [0, self.pieces.len() - given_up, 0, given_up];
-    }
-
-    pub(crate) fn mark(&mut self, at: usize, mark: Mark) {
-        if let Some(piece) = self.pieces.get_mut(&at) {
-            self.marked[piece.mark as usize] -= 1;
-            self.marked[mark as usize] += 1;
-            piece.mark = mark;
-        }
-    }
-
-    pub(crate) fn mark_of_all(&self) -> Mark {
-        match self.marked {
-            [_, 0, 0, 0] => Mark::Idle,
-            [_, _, 0, 0] => Mark::InUse,
-            _ => Mark::Pinned,
-        }
-    }
-
-    pub(crate) fn units_in_use(&self) -> Option<usize> {
-        let price = self.pieces.values().map(|piece| self.price(piece)).sum();
-        (price <= self.units).then_some(price)
-    }
-
-    fn price(&self, piece: &Piece) -> usize {
-        match piece.mark {
-            Mark::InUse => piece.units,
-            Mark::Idle => 0,
-            Mark::Pinned | Mark::GivenUp => self.units + 1,
-        }
-    }
-
-    /// Finds the cheapest range where `need` units fit if its pieces are freed, at the start or end
-    /// of a gap between pieces that are not idle, widened to whole pieces. Never includes pinned
-    /// ones.
-    pub(crate) fn cheapest(
-        &self,
-        need: usize,
-        in_use: bool,
-        anywhere: bool,
-    ) -> Option<(Cost, Range<usize>)> {
-        let closed = if anywhere {
-            0..0
+    /// Returns the range with the whole of each run that it overlaps.
+    pub(crate) fn widened(&self, range: Range<usize>) -> Range<usize> {
+        let end = self.joined.next_clear(range.end..self.pages);
+        // A joined page is never the first one of the arena.
+        let start = if range.start < end && self.joined.is_set(range.start) {
+            self.joined.start_of_set(range.start) - 1
         } else {
-            self.widened(self.closed.clone())
+            range.start
         };
-        let pieces = |part: Range<usize>| {
-            self.pieces
-                .range(part)
-                .map(|(&at, piece)| (at..at + piece.units, self.price(piece)))
-        };
-        // The pieces that are not idle, in order. The closed range counts as one pinned piece.
-        let (before, behind) = (pieces(0..closed.start), pieces(closed.end..self.units));
-        let kept = before
-            .chain([(closed, self.units + 1)])
-            .chain(behind)
-            .filter(|(_, price)| *price > 0);
-        let mut best = None;
-        let mut offer = |cost: Cost, start: usize| {
-            if best.map_or(true, |(least, _)| cost < least) {
-                best = Some((cost, start));
-            }
-        };
-        // Visit each gap in turn, with the preceding pieces that lie in the range at its end.
-        let (mut from, mut reached, mut price) = (0, VecDeque::new(), 0);
-        for (piece, price_of_piece) in kept.chain([(self.units..self.units, 0)]) {
-            let gap = from..piece.start;
-            if gap.len() >= need {
-                for start in [gap.start, gap.end - need] {
-                    let span = start..start + need;
-                    let idle = self.pieces_in(&span).map(|piece| piece.len()).sum();
-                    offer((0, gap.len(), idle), start);
-                }
-            } else if let Some(start) = gap.end.checked_sub(need).filter(|_| in_use) {
-                while reached.front().is_some_and(|(end, _)| *end <= start) {
-                    price -= reached.pop_front().map_or(0, |(_, gone)| gone);
-                }
-                if price <= self.units {
-                    offer((price, 0, 0), start);
-                }
-            }
-            from = piece.end;
-            if in_use {
-                price += price_of_piece;
-                reached.push_back((piece.end, price_of_piece));
-            }
-        }
-        best.map(|(cost, start)| (cost, self.widened(start..start + need)))
-    }
-
-    fn widened(&self, span: Range<usize>) -> Range<usize> {
-        let whole = |whole: Range<usize>, piece: Range<usize>| {
-            whole.start.min(piece.start)..whole.end.max(piece.end)
-        };
-        self.pieces_in(&span).fold(span.clone(), whole)
-    }
-
-    fn pieces_in<'a>(&'a self, range: &'a Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
-        let pieces = self
-            .pieces
-            .range(..range.end)
-            .rev()
-            .map(|(start, piece)| *start..start + piece.units);
-        pieces.take_while(|piece| piece.end > range.start)
-    }
-
-    pub(crate) fn gaps(&self, from: usize) -> impl Iterator<Item = Range<usize>> + '_ {
-        let starts = self
-            .pieces
-            .range(from..)
-            .map(|(start, _)| *start)
-            .chain([self.units]);
-        let ends = std::iter::once(from).chain(
-            self.pieces
-                .range(from..)
-                .map(|(start, piece)| start + piece.units),
-        );
-        ends.zip(starts)
-            .map(|(start, end)| start..end)
-            .filter(|gap| !gap.is_empty())
+        start..end
     }
 }
 
@@ -381,156 +391,144 @@ mod tests {
 
     #[test]
     fn range_capacity() {
-        for units in [1, 2, 3, 15, 64, 1000, 16_384] {
-            let mut carver = Carver::new(units).unwrap();
+        for pages in [1, 2, 3, 15, 64, 1000, 16_384] {
+            let mut carver = Carver::new(pages).unwrap();
             assert_eq!(
-                carver.carve(units, false),
+                carver.carve(pages, false),
                 Some(0),
-                "all of {units} in one piece"
+                "all of {pages} in one run"
             );
             assert_eq!(carver.carve(1, false), None);
-            carver.free(0);
+            carver.free(0, pages);
             assert!(carver.is_empty());
             let mut singles: Vec<usize> = std::iter::from_fn(|| carver.carve(1, false)).collect();
             singles.sort_unstable();
             assert_eq!(
                 singles,
-                (0..units).collect::<Vec<_>>(),
-                "{units} pieces of one unit"
+                (0..pages).collect::<Vec<_>>(),
+                "{pages} runs of one page"
             );
         }
     }
 
-    /// A number selects one of the existing pieces.
+    /// A number selects one of the existing runs.
     #[derive(Clone, Debug)]
     enum Step {
-        Carve(usize),
+        Carve(usize, bool),
         Free(usize),
-        MarkIdle(usize),
-        MarkUsed(usize),
-        Tightest(usize),
-        Cheapest(usize),
         Close(usize, usize),
+        Widen(usize, usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let pick = || 0..64usize;
         prop_oneof![
-            4 => (1..40usize).prop_map(Step::Carve),
-            2 => pick().prop_map(Step::Free),
-            3 => pick().prop_map(Step::MarkIdle),
-            1 => pick().prop_map(Step::MarkUsed),
-            2 => (1..120usize).prop_map(Step::Tightest),
-            1 => (1..120usize).prop_map(Step::Cheapest),
+            4 => (1..40usize, prop::bool::weighted(0.1)).prop_map(|(pages, anywhere)| Step::Carve(pages, anywhere)),
+            3 => (0..64usize).prop_map(Step::Free),
             1 => (0..250usize, 0..80usize).prop_map(|(start, len)| Step::Close(start, len)),
+            1 => (0..250usize, 1..80usize).prop_map(|(start, len)| Step::Widen(start, len)),
         ]
     }
 
-    /// A unit is free, or holds the first unit of its piece. A piece may be idle.
-    struct Model {
-        units: Vec<Option<usize>>,
-        pieces: Vec<(usize, usize, bool)>,
-    }
+    /// The first page and the number of pages of each run.
+    type Runs = Vec<(usize, usize)>;
 
-    impl Model {
-        fn gaps(&self, is_free: impl Fn(Option<usize>) -> bool) -> Vec<usize> {
-            self.units
-                .split(|unit| !is_free(*unit))
-                .map(<[_]>::len)
-                .collect()
+    fn check(carver: &Carver, runs: &Runs) {
+        let mut carved = vec![false; carver.pages];
+        for &(at, len) in runs {
+            carved[at..at + len].fill(true);
         }
-
-        fn check_gaps(&self, carver: &Carver) {
-            let mut free = vec![false; self.units.len()];
-            carver.gaps(0).flatten().for_each(|unit| free[unit] = true);
-            let expected: Vec<bool> = self.units.iter().map(Option::is_none).collect();
-            assert_eq!(free, expected);
+        for (page, &is_carved) in carved.iter().enumerate() {
+            assert_eq!(carver.carved.is_set(page), is_carved, "page {page}");
+            assert!(!(is_carved && carver.absorbed.is_set(page)));
         }
+        let used = carved.iter().filter(|&&is_carved| is_carved).count();
+        assert_eq!(carver.free_pages(), carver.pages - used);
+        assert_eq!(
+            carver.absorbed_pages,
+            carver.absorbed.count(0..carver.pages)
+        );
+        assert_eq!(carver.is_empty(), runs.is_empty());
+        let in_closed = runs
+            .iter()
+            .any(|&(at, len)| overlap(&carver.closed, &(at..at + len)));
+        assert_eq!(carver.is_closed_free(), !in_closed);
     }
 
     proptest! {
         #[test]
         fn agrees_with_model(
-            units in 1..300usize,
+            pages in 1..300usize,
             steps in proptest::collection::vec(step(), 1..200),
         ) {
-            let mut carver = Carver::new(units).unwrap();
-            let mut model = Model { units: vec![None; units], pieces: Vec::new() };
+            let mut carver = Carver::new(pages).unwrap();
+            let mut runs = Runs::new();
             for (number, step) in steps.into_iter().enumerate() {
-                let picked = |pick: usize| (!model.pieces.is_empty()).then(|| pick % model.pieces.len());
                 match step {
-                    Step::Carve(need) => match carver.carve(need, false) {
-                        Some(at) => {
-                            let range = &mut model.units[at..at + need];
-                            prop_assert!(range.iter().all(Option::is_none), "two pieces overlap");
-                            prop_assert!(!overlap(&(at..at + need), &carver.closed), "a closed range");
-                            range.fill(Some(at));
-                            model.pieces.push((at, need, false));
+                    Step::Carve(need, anywhere) => {
+                        let closed = if anywhere { 0..0 } else { carver.closed.clone() };
+                        match carver.carve(need, anywhere) {
+                            Some(at) => {
+                                let run = at..at + need;
+                                prop_assert!(run.end <= pages);
+                                let is_free = runs.iter().all(|&(at, len)| !overlap(&run, &(at..at + len)));
+                                prop_assert!(is_free, "two runs overlap");
+                                prop_assert!(!overlap(&run, &closed), "a closed range");
+                                runs.push((at, need));
+                            }
+                            None => {
+                                let mut open = vec![true; pages];
+                                open[closed].fill(false);
+                                runs.iter().for_each(|&(at, len)| open[at..at + len].fill(false));
+                                let fits = open.split(|open| !open).any(|gap| gap.len() >= need);
+                                prop_assert!(!fits, "step {number}");
+                            }
                         }
-                        None => {
-                            let closed = carver.closed.clone();
-                            let open = model.units.iter().enumerate().map(|(at, unit)| unit.is_none() && !closed.contains(&at));
-                            let gaps: Vec<bool> = open.collect();
-                            prop_assert!(gaps.split(|open| !open).all(|gap| gap.len() < need), "step {number}");
-                        }
-                    },
-                    Step::Free(pick) => if let Some(pick) = picked(pick) {
-                        let (at, len, _) = model.pieces.swap_remove(pick);
-                        model.units[at..at + len].fill(None);
-                        carver.free(at);
-                    },
-                    Step::MarkIdle(pick) => if let Some(pick) = picked(pick) {
-                        model.pieces[pick].2 = true;
-                        carver.mark(model.pieces[pick].0, Mark::Idle);
-                    },
-                    Step::MarkUsed(pick) => if let Some(pick) = picked(pick) {
-                        model.pieces[pick].2 = false;
-                        carver.mark(model.pieces[pick].0, Mark::InUse);
-                    },
-                    Step::Close(start, len) => carver.close(start.min(units)..(start + len).min(units)),
-                    Step::Cheapest(need) => {
-                        let idle = |at: usize| model.pieces.iter().any(|piece| piece.0 == at && piece.2);
-                        let price = |start: usize| {
-                            let mut found: Vec<usize> = model.units[start..start + need].iter().flatten().copied().collect();
-                            found.dedup();
-                            let used = model.pieces.iter().filter(|piece| found.contains(&piece.0) && !idle(piece.0));
-                            used.map(|piece| piece.1).sum::<usize>()
-                        };
-                        let least = (0..=units.saturating_sub(need)).filter(|_| need <= units).map(price).min();
-                        let cheapest = carver.cheapest(need, true, true);
-                        prop_assert_eq!(cheapest.map(|(cost, _)| cost.0), least);
                     }
-                    Step::Tightest(need) => {
-                        let idle =
-                            |at: usize| model.pieces.iter().any(|piece| piece.0 == at && piece.2);
-                        let is_free = |unit: Option<usize>| unit.map_or(true, idle);
-                        let gaps = model.gaps(is_free);
-                        let tightest = gaps.iter().copied().filter(|&gap| gap >= need).min();
-                        carver.close(0..0);
-                        let span = carver.cheapest(need, false, false);
-                        prop_assert_eq!(span.as_ref().map(|(cost, _)| (cost.0, cost.1)), tightest.map(|gap| (0, gap)));
-                        let Some((_, span)) = span else { continue };
-                        prop_assert!(span.len() >= need);
-                        prop_assert!(model.units[span.clone()].iter().all(|&unit| is_free(unit)));
-                        let end = |unit: usize| model.units.get(unit).copied().flatten();
-                        let is_cut = |at: usize| at > 0 && end(at).is_some() && end(at) == end(at - 1);
-                        prop_assert!(!is_cut(span.start) && !is_cut(span.end), "a piece is cut");
-                        let gone: Vec<_> = model.pieces.iter().copied()
-                            .filter(|piece| piece.0 < span.end && span.start < piece.0 + piece.1).collect();
-                        for (at, len, _) in &gone {
-                            carver.free(*at);
-                            model.units[*at..at + len].fill(None);
+                    Step::Free(pick) => if !runs.is_empty() {
+                        let (at, len) = runs.swap_remove(pick % runs.len());
+                        carver.free(at, len);
+                    },
+                    Step::Close(start, len) => carver.close(start.min(pages)..(start + len).min(pages)),
+                    Step::Widen(start, len) => {
+                        let range = start.min(pages - 1)..(start + len).min(pages).max(start.min(pages - 1) + 1);
+                        let touched = runs.iter().filter(|&&(at, len)| overlap(&range, &(at..at + len)));
+                        let mut expected = range.clone();
+                        for &(at, len) in touched {
+                            expected = expected.start.min(at)..expected.end.max(at + len);
                         }
-                        model.pieces.retain(|piece| !gone.contains(piece));
-                        let fits = carver.carve(need, false);
-                        prop_assert!(fits.is_some(), "the range was not enough");
-                        carver.free(fits.unwrap());
+                        prop_assert_eq!(carver.widened(range), expected);
                     }
                 }
-                model.check_gaps(&carver);
-                prop_assert_eq!(carver.is_empty(), model.pieces.is_empty());
-                prop_assert_eq!(carver.mark_of_all() == Mark::Idle, model.pieces.iter().all(|piece| piece.2));
+                check(&carver, &runs);
             }
+            // Nothing is lost: all pages are one gap again.
+            for (at, len) in runs.drain(..) {
+                carver.free(at, len);
+            }
+            carver.close(0..0);
+            prop_assert_eq!(carver.carve(pages, false), Some(0));
         }
+    }
+
+    /// Fragmented memory in a closed range is looked at once.
+    #[test]
+    fn gaps_are_absorbed_once() {
+        const PAGES: usize = 1000;
+        let mut carver = Carver::new(PAGES).unwrap();
+        while carver.carve(1, false).is_some() {}
+        carver.close(100..900);
+        for page in (1..PAGES).step_by(2) {
+            carver.free(page, 1);
+        }
+        assert_eq!(carver.absorbed_pages, 400);
+        let outside: Vec<usize> = std::iter::from_fn(|| carver.carve(1, false)).collect();
+        assert_eq!(outside.len(), 100);
+        assert!(outside.iter().all(|page| !(100..900).contains(page)));
+        assert!(carver
+            .carve(1, true)
+            .is_some_and(|page| (100..900).contains(&page)));
+        carver.close(0..0);
+        assert_eq!(carver.absorbed_pages, 0);
+        assert_eq!(std::iter::from_fn(|| carver.carve(1, false)).count(), 399);
     }
 }

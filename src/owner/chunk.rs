@@ -20,7 +20,7 @@ use crate::owner::waiting::Notice;
 use crate::protocol::record::{published_after, Place, Record};
 use std::iter;
 use std::mem::MaybeUninit;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
@@ -154,12 +154,17 @@ impl OwnedChunk {
         unsafe { shelf.as_ref() }.give_idle(self)
     }
 
-    /// Gives it to the queue of leased chunks. `Err` returns it if the pool is closed.
-    pub(crate) fn give_leased(self) -> Result<(), Self> {
-        let leased = NonNull::from(&self.pool().leased);
-        // SAFETY: the chunk keeps the pool, and so the queue, until the queue has taken it;
-        // `Queue::give` touches nothing afterwards.
-        unsafe { leased.as_ref() }.give(self)
+    /// Gives it to the leased queue of its class or, if it `is_retired`, of the pool. `Err` returns
+    /// it if the pool is closed.
+    pub(crate) fn give_leased(self, is_retired: bool) -> Result<(), Self> {
+        let pool = self.pool();
+        let shelf = match is_retired {
+            true => NonNull::from(&pool.no_shelf),
+            false => NonNull::from(&pool.shelves()[self.class()]),
+        };
+        // SAFETY: the chunk keeps the pool, and so the shelf, until the queue has taken it;
+        // `Shelf::give_leased` touches nothing afterwards.
+        unsafe { shelf.as_ref() }.give_leased(self)
     }
 
     /// Returns its pool and its memory. The registry must no longer list it.
@@ -263,7 +268,7 @@ impl Chunk {
     #[inline]
     fn shelf(&self) -> NonNull<ChunkShelf> {
         // Relaxed: both shelves are part of the pool, which is older than the chunk.
-        // SAFETY: `make` and `retire` store pointers that were made from references.
+        // SAFETY: `new` and `retire` store pointers that were made from references.
         unsafe { NonNull::new_unchecked(self.shelf.load(Ordering::Relaxed)) }
     }
 
@@ -311,11 +316,13 @@ impl Chunk {
         uses
     }
 
+    #[cfg(feature = "unstable-backend")]
     #[inline]
     pub(crate) fn tag(&self) -> u8 {
         self.rest.tag.load(Ordering::Relaxed)
     }
 
+    #[cfg(feature = "unstable-backend")]
     #[inline]
     pub(crate) fn set_tag(&self, tag: u8) {
         self.rest.tag.store(tag, Ordering::Relaxed);
@@ -479,6 +486,8 @@ impl Chunk {
     /// snapshot.
     pub(crate) fn keep_bytes(&self) {
         self.rest.is_given_up.store(true, Ordering::Relaxed);
+        // No length waits for this memory from now on.
+        self.pool().arenas.leak(self.memory());
     }
 
     pub(crate) fn is_given_up(&self) -> bool {
@@ -609,24 +618,32 @@ impl Registry {
         }
     }
 
-    /// Retires the chunks for which `least` returns a number, while their class keeps more.
-    pub(crate) fn retire(&mut self, mut least: impl FnMut(&Chunk) -> Option<usize>) {
-        for chunk in self.listed.iter().map(Registered::chunk) {
+    /// Retires those chunks at these places for which `least` returns a number, while their class
+    /// keeps more.
+    pub(crate) fn retire(
+        &mut self,
+        places: Range<usize>,
+        mut least: impl FnMut(&Chunk) -> Option<usize>,
+    ) {
+        for chunk in self.listed[places].iter().map(Registered::chunk) {
+            let Some(least) = least(chunk) else {
+                continue;
+            };
             let kept = &mut self.kept[chunk.class()];
-            if least(chunk).is_some_and(|least| *kept > least) && !chunk.is_retired() {
+            if *kept > least && !chunk.is_retired() {
                 *kept -= 1;
                 chunk.retire();
             }
         }
     }
 
-    pub(crate) fn of_class(&self, class: usize) -> impl Iterator<Item = &Chunk> {
-        self.chunks()
-            .filter(move |chunk| chunk.class() == class && !chunk.is_retired())
+    pub(crate) fn len(&self) -> usize {
+        self.listed.len()
     }
 
-    pub(crate) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
-        self.listed.iter().map(Registered::chunk)
+    /// Returns the chunks at these places of the list.
+    pub(crate) fn chunks_in(&self, places: Range<usize>) -> impl Iterator<Item = &Chunk> {
+        self.listed[places].iter().map(Registered::chunk)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Namespace};
 use crate::os::posix::{round_to_pages, LOCK_MEMORY};
 use crate::os::segment::{Locked, Memory, Segment};
-use crate::owner::limits::ShareError;
+use crate::owner::limits::{DisconnectError, ShareError};
 use crate::protocol::control::{
     control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
 };
@@ -187,9 +187,9 @@ impl OwnerControl {
         self.free_lists.lock().used.push((record, generation));
     }
 
-    fn slot_of(&self, peer: PeerId) -> Result<(usize, &GrantGate, &Epoch), ShareError> {
+    fn slot_of(&self, peer: PeerId) -> Result<(usize, &GrantGate, &Epoch), DisconnectError> {
         if peer.provider != self.id {
-            return Err(ShareError::OtherProvider {
+            return Err(DisconnectError::OtherProvider {
                 peer,
                 provider: self.id,
             });
@@ -198,7 +198,7 @@ impl OwnerControl {
         let gate = self
             .gates
             .get(slot)
-            .ok_or(ShareError::PeerDisconnected(peer))?;
+            .ok_or(DisconnectError::PeerDisconnected(peer))?;
         Ok((slot, gate, &self.view.header().epochs[slot]))
     }
 
@@ -216,10 +216,7 @@ impl OwnerControl {
         gate.grant(epoch, peer.epoch, record, slot, self.cost(slot, len))
             .map_err(|error| match error {
                 NotGranted::Gone => ShareError::PeerDisconnected(peer),
-                NotGranted::Full => ShareError::TooManyGrants {
-                    peer,
-                    max: MAX_GRANTS as usize,
-                },
+                NotGranted::Full => ShareError::TooManyGrants(peer),
                 NotGranted::OverQuota { held, max } => ShareError::OverQuota {
                     peer,
                     len,
@@ -235,7 +232,7 @@ impl OwnerControl {
         })
     }
 
-    pub(crate) fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
+    pub(crate) fn disconnect(&self, peer: PeerId) -> Result<(), DisconnectError> {
         let (slot, gate, epoch) = self.slot_of(peer)?;
         let take_back = || {
             let granted = self
@@ -250,9 +247,10 @@ impl OwnerControl {
             });
         };
         let is_refused = gate.refuse(epoch, peer.epoch, take_back);
-        is_refused
-            .then_some(())
-            .ok_or(ShareError::PeerDisconnected(peer))
+        if !is_refused {
+            return Err(DisconnectError::PeerDisconnected(peer));
+        }
+        Ok(())
     }
 
     pub(crate) fn reclaim(&self) -> usize {

@@ -14,6 +14,7 @@ use crate::os::posix::{has_heap, huge_page_size, page_size, round_to_pages, PAGE
 use crate::os::segment::Memory;
 use crate::protocol::descriptor::MAX_LEN;
 use crate::protocol::ids::{PeerId, ProviderId};
+use crate::protocol::record::MAX_GRANTS;
 use std::fmt;
 use std::io;
 use std::ops::Deref;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use thiserror::Error;
 
-explained!(AllocError CapacityError ShareError);
+explained!(AllocError CapacityError DisconnectError ShareError);
 
 /// The smallest class, and the alignment of every chunk: a cache line, so that no two messages
 /// share one.
@@ -380,7 +381,7 @@ impl Limits {
     #[inline]
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         if align > PAGE {
-            return Err(AllocError::UnsupportedAlignment { align, max: PAGE });
+            return Err(AllocError::UnsupportedAlignment { align });
         }
         if len > self.max_alloc {
             return Err(AllocError::TooLarge {
@@ -454,12 +455,10 @@ pub enum AllocError {
         /// Largest allocation in bytes.
         max: usize,
     },
-    /// The alignment exceeds a page.
+    /// The alignment exceeds [`Provider::MAX_ALIGN`](crate::Provider::MAX_ALIGN).
     UnsupportedAlignment {
         /// Requested alignment in bytes.
         align: usize,
-        /// Largest alignment in bytes.
-        max: usize,
     },
     /// The cap is reached, and the memory that is neither in use nor leased is too small or
     /// scattered.
@@ -472,8 +471,9 @@ pub enum AllocError {
         in_use: usize,
         /// All other bytes under the cap: idle chunks and free parts of the segments.
         idle: usize,
-        /// Bytes of chunks that this process has dropped and peers still lease, and of those on
-        /// borrowed buffer.
+        /// Bytes of chunks that this process has dropped, and that peers still lease or receivers of
+        /// channels have borrowed. A chunk that a peer began to lease only after the drop may be
+        /// among the idle ones; [`Stats`](crate::Stats) tells them apart.
         leased: usize,
     },
     /// No memory was released in time, and a last attempt found none.
@@ -502,7 +502,7 @@ pub enum AllocError {
 
 impl AllocError {
     /// Returns `true` if there was too little memory, so that the same call may succeed later: at
-    /// the cap, or in the system (`ENOSPC`, `ENOMEM`).
+    /// the cap, or in the system (`ENOSPC`, `EDQUOT`, `ENOMEM`).
     pub fn is_exhausted(&self) -> bool {
         match self {
             Self::Exhausted { .. } => true,
@@ -549,9 +549,9 @@ impl Explain for AllocError {
                 f,
                 "{len} bytes are more than this provider's largest allocation of {max} bytes"
             ),
-            Self::UnsupportedAlignment { align, max } => write!(
+            Self::UnsupportedAlignment { align } => write!(
                 f,
-                "alignment {align} is not supported; the largest is {max} bytes"
+                "an alignment of {align} bytes is not supported: the largest is {PAGE} bytes"
             ),
             Self::Exhausted {
                 len,
@@ -562,13 +562,13 @@ impl Explain for AllocError {
             } => write!(
                 f,
                 "no room for {len} bytes under max_bytes {max_bytes}: {in_use} bytes are in use by \
-                 this process, {leased} are leased by peers, {idle} are idle but too small or too \
-                 scattered"
+                 this process, {leased} are leased by peers or lent to receivers, and {idle} are \
+                 idle, but in pieces that are too small"
             ),
             Self::TimedOut { timeout, .. } => {
-                write!(f, "no memory was released within {timeout:?}")
+                write!(f, "not enough memory was released within {timeout:?}")
             }
-            Self::Interrupted => write!(f, "this provider's waits for memory were ended"),
+            Self::Interrupted => write!(f, "this provider's waits for memory were closed"),
             Self::ReserveTooMany { count, max } => write!(
                 f,
                 "cannot reserve {count} buffers: at most {max} of a size are kept idle"
@@ -651,13 +651,8 @@ pub enum ShareError {
         /// The provider that was called.
         provider: ProviderId,
     },
-    /// The peer has not claimed earlier grants of this same buffer.
-    TooManyGrants {
-        /// The peer.
-        peer: PeerId,
-        /// The limit.
-        max: usize,
-    },
+    /// The peer has not claimed 7 earlier grants of this same buffer, the maximum.
+    TooManyGrants(PeerId),
     /// The peer holds so many bytes that this grant would exceed
     /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer).
     OverQuota {
@@ -714,14 +709,17 @@ impl Explain for ShareError {
     fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooManyShared { max } => {
-                write!(f, "{max} buffers are shared, the maximum")
+                write!(f, "{max} buffers are shared or reserved, the maximum")
             }
             Self::PeerDisconnected(peer) => write!(f, "peer {peer} has disconnected or died"),
             Self::OtherProvider { peer, provider } => {
                 write!(f, "peer {peer} is not connected to provider {provider}")
             }
-            Self::TooManyGrants { peer, max } => {
-                write!(f, "peer {peer} has {max} pending grants of this buffer")
+            Self::TooManyGrants(peer) => {
+                write!(
+                    f,
+                    "peer {peer} has {MAX_GRANTS} pending grants of this buffer, the maximum"
+                )
             }
             Self::OverQuota {
                 peer,
@@ -732,8 +730,14 @@ impl Explain for ShareError {
                 f,
                 "a grant of {len} bytes is over the quota: peer {peer} holds {held} bytes of {max}"
             ),
-            Self::OutOfMemory { bytes } => write!(f, "no private memory for {bytes} bytes"),
-            Self::Forked => write!(f, "the buffer belongs to the parent of this forked process"),
+            Self::OutOfMemory { bytes } => write!(
+                f,
+                "no private memory for the list of shared buffers ({bytes} bytes)"
+            ),
+            Self::Forked => write!(
+                f,
+                "the buffer's provider belongs to the parent of this forked process"
+            ),
         }
     }
 
@@ -744,7 +748,75 @@ impl Explain for ShareError {
             Self::TooManyGrants { .. } => Some(Advice::WaitForAttach),
             Self::OverQuota { .. } => Some(Advice::WaitForViews),
             Self::OutOfMemory { .. } => Some(Advice::LowerMaxShared),
+            Self::Forked => Some(Advice::CreateInThisProcess),
             _ => None,
+        }
+    }
+}
+
+/// The error of [`Provider::disconnect`](crate::Provider::disconnect).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DisconnectError {
+    /// The peer has disconnected or died, or was disconnected before.
+    PeerDisconnected(PeerId),
+    /// The peer id belongs to another provider.
+    OtherProvider {
+        /// The peer.
+        peer: PeerId,
+        /// The provider that was called.
+        provider: ProviderId,
+    },
+    /// This process is a forked child of the one that built the provider.
+    Forked,
+}
+
+impl DisconnectError {
+    /// Returns `true` if there is no such peer any more.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self, Self::PeerDisconnected(_))
+    }
+
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::PeerDisconnected(_) => io::ErrorKind::BrokenPipe,
+            Self::OtherProvider { .. } => io::ErrorKind::InvalidInput,
+            Self::Forked => io::ErrorKind::Other,
+        }
+    }
+}
+
+impl Explain for DisconnectError {
+    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PeerDisconnected(peer) => write!(f, "peer {peer} is no longer connected"),
+            Self::OtherProvider { peer, provider } => {
+                write!(f, "peer {peer} is not connected to provider {provider}")
+            }
+            Self::Forked => write!(
+                f,
+                "the provider belongs to the parent of this forked process"
+            ),
+        }
+    }
+
+    fn find_advice(&self) -> Option<Advice> {
+        match self {
+            Self::Forked => Some(Advice::CreateInThisProcess),
+            _ => None,
+        }
+    }
+}
+
+/// A buffer cannot be granted to a peer that cannot be found.
+impl From<DisconnectError> for ShareError {
+    fn from(error: DisconnectError) -> Self {
+        match error {
+            DisconnectError::PeerDisconnected(peer) => Self::PeerDisconnected(peer),
+            DisconnectError::OtherProvider { peer, provider } => {
+                Self::OtherProvider { peer, provider }
+            }
+            DisconnectError::Forked => Self::Forked,
         }
     }
 }
@@ -757,20 +829,10 @@ pub struct CapacityError {
 }
 
 impl CapacityError {
-    /// For the crates of this project that hand out their own buffers.
-    #[doc(hidden)]
+    /// For crates that hand out buffers of a [`backend`](crate::backend).
+    #[cfg(feature = "unstable-backend")]
     pub fn new(len: usize, capacity: usize) -> Self {
         Self { len, capacity }
-    }
-
-    /// Returns the requested length in bytes.
-    pub fn requested(&self) -> usize {
-        self.len
-    }
-
-    /// Returns the capacity of the buffer in bytes.
-    pub fn capacity(&self) -> usize {
-        self.capacity
     }
 
     pub(crate) fn io_kind(&self) -> io::ErrorKind {
@@ -783,7 +845,7 @@ impl Explain for CapacityError {
         let Self { len, capacity } = self;
         write!(
             f,
-            "length {len} is above the buffer's capacity of {capacity} bytes"
+            "a length of {len} bytes exceeds the buffer's capacity of {capacity} bytes"
         )
     }
 
@@ -796,6 +858,13 @@ impl Explain for CapacityError {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_quota_is_a_lack_of_memory() {
+        let quota = std::io::Error::from_raw_os_error(libc::EDQUOT);
+        let error = AllocError::Os(OsError::new("posix_fallocate", "/dev/shm/x", quota));
+        assert!(error.is_exhausted() && error.is_retryable(), "{error}");
+    }
 
     #[test]
     fn first_classes() {

@@ -1,6 +1,7 @@
 //! The owner's side: the provider, its pool and memory, and the buffers that it hands out.
 
 pub(crate) mod arena;
+pub(crate) mod bits;
 pub(crate) mod buf;
 pub(crate) mod carver;
 pub(crate) mod chunk;
@@ -10,3 +11,4 @@ pub(crate) mod pool;
 pub(crate) mod provider;
 pub(crate) mod shelf;
 pub(crate) mod waiting;
+pub(crate) mod words;

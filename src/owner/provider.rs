@@ -13,7 +13,8 @@ use crate::owner::buf::ShmBytesMut;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::control::{Numbered, OwnerControl};
 use crate::owner::limits::{
-    self, class_of, range, AllocError, Limits, ShareError, Tuning, LONGEST, MIN_SIZE, SHORTEST_HEAP,
+    self, class_of, range, AllocError, DisconnectError, Limits, Tuning, LONGEST, MIN_SIZE,
+    SHORTEST_HEAP,
 };
 use crate::owner::pool::{Counters, Pool, PoolGuard, Reservation, Stats};
 use crate::owner::waiting::{Delivery, Ticket};
@@ -31,9 +32,27 @@ use std::time::Duration;
 /// Allocates messages in shared memory. A clone is another handle on the same pool, which costs a
 /// few reference counts: give one to each thread or task.
 ///
-/// The pool ends with the last provider, sender or publisher: that returns idle memory to the
-/// system.
-/// Buffers and peers' mappings stay valid. What was sent or granted still arrives, as after the
+/// ```
+/// use shm_pool::Provider;
+///
+/// // Room for eight camera frames.
+/// let provider = Provider::builder().room_for(640 * 480 * 3, 8).build()?;
+/// let mut frame = provider.alloc(640 * 480 * 3)?;
+/// frame.fill(0x7f); // a plain &mut [u8]
+/// drop(frame); // its memory is idle now
+///
+/// let again = provider.alloc(640 * 480 * 3)?; // the same memory
+/// assert_eq!(provider.stats().hits(), 1);
+/// # drop(again);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// To send a buffer, see [`channel`](crate::channel), or [`ShmBytes::descriptor`](crate::ShmBytes::descriptor).
+///
+/// # The end of the pool
+///
+/// The pool ends with the last provider, sender or publisher. It then returns idle memory to the
+/// system. Buffers and peers' mappings stay valid. What was sent or granted still arrives, as after the
 /// death of the process: the segments stay until the last reader has finished. If that reader
 /// belongs to another user, a [sweep](Namespace::sweep) by this user removes them.
 #[derive(Clone)]
@@ -48,58 +67,24 @@ pub struct Provider {
 }
 
 impl Provider {
-    pub(super) fn new(pool: Arc<Pool>, names: Namespace) -> Self {
-        Self {
-            max_alloc: pool.limits.max_alloc,
-            names,
-            _guard: PoolGuard::new(pool.clone()),
-            _waits: Arc::new(WaitsGuard(pool.clone())),
-            pool,
-        }
-    }
-
-    /// Returns the namespace of this provider, which its channels share.
-    pub fn namespace(&self) -> &Namespace {
-        &self.names
-    }
-
-    pub(crate) fn names(&self) -> &Namespace {
-        &self.names
-    }
-
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
-    }
-
-    /// The largest alignment that [`alloc_layout`](Self::alloc_layout) supports, in bytes.
-    pub const MAX_ALIGN: usize = PAGE;
-
-    /// Returns how many bytes of [`max_bytes`](ProviderBuilder::max_bytes) a message of `len` bytes
-    /// takes: `len`, rounded up by at most 3.2 %, or to 64 bytes up to 2 KiB, and to whole pages from
-    /// 32 pages on. See [`room_for`](ProviderBuilder::room_for) for many.
-    ///
-    /// ```
-    /// use shm_pool::Provider;
-    ///
-    /// assert_eq!(Provider::chunk_size(100), 128);
-    /// assert_eq!(Provider::chunk_size(1_000_000), 1_015_808);
-    /// ```
-    pub fn chunk_size(len: usize) -> usize {
-        limits::chunk_size(len)
-    }
-
-    /// Returns the id that peers connect by, part of every descriptor.
-    pub fn id(&self) -> ProviderId {
-        self.pool.id()
+    /// Returns a builder with the default options.
+    pub fn builder() -> ProviderBuilder {
+        ProviderBuilder::default()
     }
 
     /// Allocates `len` bytes with unspecified content, aligned to 64.
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and uses no
-    /// heap. Otherwise it takes microseconds, plus in the worst case 50 ns for each chunk that
-    /// peers leased when it was dropped, 0.4 ms per MiB of new memory and, at the cap, 0.2 µs for
-    /// each idle chunk and 1 µs for each peer. If the system has no memory, it
-    /// [sweeps](Namespace::sweep).
+    /// heap. Otherwise it takes microseconds, and in the worst case:
+    ///
+    /// | more time | for each |
+    /// |---|---|
+    /// | 50 ns | chunk that peers leased when it was dropped |
+    /// | 0.4 ms | MiB of new memory |
+    /// | 0.2 µs | idle chunk, at the cap |
+    /// | 1 µs | peer, at the cap |
+    ///
+    /// If the system has no memory, it [sweeps](Namespace::sweep) first.
     ///
     /// # Errors
     ///
@@ -125,47 +110,6 @@ impl Provider {
         self.alloc_slow(len)
     }
 
-    #[inline(never)]
-    fn alloc_slow(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
-        let class = self.class(len, 1)?;
-        self.hand_out(self.pool.take_slow(class, len)?, len)
-    }
-
-    /// Allocates `layout.size()` bytes with an alignment up to [`MAX_ALIGN`](Self::MAX_ALIGN).
-    ///
-    /// # Errors
-    ///
-    /// [`AllocError::UnsupportedAlignment`], and those of [`alloc`](Self::alloc).
-    pub fn alloc_layout(&self, layout: Layout) -> Result<ShmBytesMut, AllocError> {
-        self.alloc_aligned(layout.size(), layout.align())
-    }
-
-    pub(crate) fn alloc_aligned(
-        &self,
-        len: usize,
-        align: usize,
-    ) -> Result<ShmBytesMut, AllocError> {
-        if align <= MIN_SIZE {
-            return self.alloc(len);
-        }
-        let class = self.class(len, align)?;
-        let hot = self.pool.shelves()[class].take_hot();
-        self.hand_out(
-            hot.map_or_else(|| self.pool.take_slow(class, len), Ok)?,
-            len,
-        )
-    }
-
-    /// Returns the capacity of the buffer that [`alloc`](Self::alloc) returns for `len` bytes.
-    pub(crate) fn chunk_for(&self, len: usize) -> usize {
-        limits::chunk_size(len).min(self.max_alloc)
-    }
-
-    /// Creates a request for `len` bytes, which may wait for memory.
-    pub fn request(&self, len: usize) -> Request<'_> {
-        Request::new(self, len)
-    }
-
     /// Like [`alloc`](Self::alloc), but waits at most `timeout` for memory.
     ///
     /// # Errors
@@ -175,12 +119,9 @@ impl Provider {
         self.request(len).wait_timeout(timeout)
     }
 
-    /// Ends all current and future waits for memory with [`AllocError::Interrupted`]. Blocks
-    /// until the helper thread for futures has exited, unless a waker calls this.
-    pub fn close_waits(&self) {
-        if let Some(pool) = self.own_pool() {
-            pool.waiting.close(pool);
-        }
+    /// Creates a request for `len` bytes, which may wait for memory.
+    pub fn request(&self, len: usize) -> Request<'_> {
+        Request::new(self, len)
     }
 
     /// Like [`alloc`](Self::alloc), and sets every byte to zero.
@@ -190,6 +131,15 @@ impl Provider {
     /// As [`alloc`](Self::alloc).
     pub fn alloc_zeroed(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
         self.request(len).zeroed().alloc()
+    }
+
+    /// Allocates `layout.size()` bytes with an alignment up to [`MAX_ALIGN`](Self::MAX_ALIGN).
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::UnsupportedAlignment`], and those of [`alloc`](Self::alloc).
+    pub fn alloc_layout(&self, layout: Layout) -> Result<ShmBytesMut, AllocError> {
+        self.alloc_aligned(layout.size(), layout.align())
     }
 
     /// Reserves `count` chunks for messages of `len` bytes, aligned to 64, until the
@@ -213,16 +163,28 @@ impl Provider {
         Ok(Reservation::new(&self.pool, class, count))
     }
 
-    /// Returns idle memory to the system until the provider holds at most `bytes`
-    /// ([`Stats::bytes_held`]), as far as possible. Reserved chunks and segments without memory
-    /// stay. Returns the number of bytes, whole pages.
-    pub fn trim_to(&self, bytes: usize) -> usize {
-        self.own_pool().map_or(0, |pool| pool.trim_to(bytes))
+    /// Returns statistics, all zero in a forked child. Takes a lock that creating and destroying
+    /// chunks also take.
+    pub fn stats(&self) -> Stats {
+        self.pool.stats()
+    }
+
+    /// Returns the figures that a real-time thread may read, all zero in a forked child. Costs
+    /// about a microsecond.
+    pub fn counters(&self) -> Counters {
+        self.pool.counters()
     }
 
     /// Returns all idle memory to the system. Returns the number of bytes.
     pub fn trim(&self) -> usize {
         self.own_pool().map_or(0, |pool| pool.trim())
+    }
+
+    /// Returns idle memory to the system until the provider holds at most `bytes`
+    /// ([`Stats::bytes_held`]), as far as possible. Reserved chunks and segments without memory
+    /// stay. Returns the number of bytes, whole pages.
+    pub fn trim_to(&self, bytes: usize) -> usize {
+        self.own_pool().map_or(0, |pool| pool.trim_to(bytes))
     }
 
     /// Reclaims the leases of dead peers. Returns how many messages they still held.
@@ -238,38 +200,109 @@ impl Provider {
     /// Disconnects a peer that keeps too much (see [`report`](Self::report)). Its
     /// [`Client::attach`](crate::Client::attach) then fails with
     /// [`AttachError::Disconnected`](crate::AttachError::Disconnected),
-    /// [`ShmBytes::grant`](crate::ShmBytes::grant) to it with [`ShareError::PeerDisconnected`], and its
-    /// unclaimed grants are revoked. Its views stay valid.
+    /// [`ShmBytes::grant`](crate::ShmBytes::grant) to it with
+    /// [`ShareError::PeerDisconnected`](crate::ShareError::PeerDisconnected), and its unclaimed grants are revoked. Its views stay valid.
     ///
     /// Its process may connect again with a new client. This is no defence against a process that
     /// violates the protocol.
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerDisconnected`] if the peer is no longer connected,
-    /// [`ShareError::OtherProvider`], [`ShareError::Forked`] in a forked child.
-    pub fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
-        let pool = self.own_pool().ok_or(ShareError::Forked)?;
-        let other = ShareError::OtherProvider {
-            peer,
-            provider: self.id(),
+    /// [`DisconnectError::PeerDisconnected`] if the peer is no longer connected,
+    /// [`DisconnectError::OtherProvider`], [`DisconnectError::Forked`] in a forked child.
+    pub fn disconnect(&self, peer: PeerId) -> Result<(), DisconnectError> {
+        let pool = self.own_pool().ok_or(DisconnectError::Forked)?;
+        let Some(control) = pool.control() else {
+            return Err(DisconnectError::OtherProvider {
+                peer,
+                provider: self.id(),
+            });
         };
-        pool.control()
-            .map_or(Err(other), |control| control.disconnect(peer))?;
+        control.disconnect(peer)?;
         pool.memory_doorbell().notify();
         Ok(())
     }
 
-    /// Returns statistics, all zero in a forked child. Takes a lock that creating and destroying
-    /// chunks also take.
-    pub fn stats(&self) -> Stats {
-        self.pool.stats()
+    /// Ends all current and future waits for memory with [`AllocError::Interrupted`]. Blocks
+    /// until the helper thread for futures has exited, unless a waker calls this.
+    pub fn close_waits(&self) {
+        if let Some(pool) = self.own_pool() {
+            pool.waiting.close(pool);
+        }
     }
 
-    /// Returns the figures that a real-time thread may read, all zero in a forked child. Costs
-    /// about a microsecond.
-    pub fn counters(&self) -> Counters {
-        self.pool.counters()
+    /// Returns the id that peers connect by, part of every descriptor.
+    pub fn id(&self) -> ProviderId {
+        self.pool.id()
+    }
+
+    /// Returns the namespace of this provider, which its channels share.
+    pub fn namespace(&self) -> &Namespace {
+        &self.names
+    }
+
+    /// Returns how many bytes of [`max_bytes`](ProviderBuilder::max_bytes) a message of `len` bytes
+    /// takes: `len`, rounded up by at most 3.2 %, or to 64 bytes up to 2 KiB, and to whole pages from
+    /// 32 pages on. See [`room_for`](ProviderBuilder::room_for) for many.
+    ///
+    /// ```
+    /// use shm_pool::Provider;
+    ///
+    /// assert_eq!(Provider::chunk_size(100), 128);
+    /// assert_eq!(Provider::chunk_size(1_000_000), 1_015_808);
+    /// ```
+    pub fn chunk_size(len: usize) -> usize {
+        limits::chunk_size(len)
+    }
+}
+
+impl Provider {
+    /// The largest alignment that [`alloc_layout`](Self::alloc_layout) supports, in bytes.
+    pub const MAX_ALIGN: usize = PAGE;
+
+    pub(super) fn new(pool: Arc<Pool>, names: Namespace) -> Self {
+        Self {
+            max_alloc: pool.limits.max_alloc,
+            names,
+            _guard: PoolGuard::new(pool.clone()),
+            _waits: Arc::new(WaitsGuard(pool.clone())),
+            pool,
+        }
+    }
+
+    pub(crate) fn names(&self) -> &Namespace {
+        &self.names
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline(never)]
+    fn alloc_slow(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
+        let class = self.class(len, 1)?;
+        self.hand_out(self.pool.take_slow(class, len)?, len)
+    }
+
+    pub(crate) fn alloc_aligned(
+        &self,
+        len: usize,
+        align: usize,
+    ) -> Result<ShmBytesMut, AllocError> {
+        if align <= MIN_SIZE {
+            return self.alloc(len);
+        }
+        let class = self.class(len, align)?;
+        let hot = self.pool.shelves()[class].take_hot();
+        self.hand_out(
+            hot.map_or_else(|| self.pool.take_slow(class, len), Ok)?,
+            len,
+        )
+    }
+
+    /// Returns the capacity of the buffer that [`alloc`](Self::alloc) returns for `len` bytes.
+    pub(crate) fn chunk_for(&self, len: usize) -> usize {
+        limits::chunk_size(len).min(self.max_alloc)
     }
 
     fn own_pool(&self) -> Option<&Arc<Pool>> {
@@ -318,10 +351,11 @@ impl std::fmt::Debug for Provider {
 ///
 /// # Order
 ///
-/// Waiting requests are tried in order of arrival. One that fits is served before an earlier one
-/// that does not, and allocations that do not wait before all of them. So that a large message does
-/// not starve, one range is set aside for a length that keeps
-/// being refused, whether it waits or retries within 250 milliseconds.
+/// Waiting requests are served first come, first served, except that one that fits may overtake one
+/// that does not, or whose memory is still being made present. A thread whose timeout is over tries
+/// once more, out of turn. Calls that do not wait go first. So that a large message does not starve, one range
+/// of memory is set aside for a length that keeps being refused, whether it waits or is tried again
+/// within 250 milliseconds.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a request does nothing until it is made by `alloc`, `wait`, `wait_timeout` or `wait_async`"]
 pub struct Request<'a> {
@@ -401,8 +435,8 @@ impl<'a> Request<'a> {
     /// Allocates, and waits for memory without blocking the thread. Works with any executor, and is
     /// cancel safe: memory delivered to a dropped future is passed on.
     ///
-    /// While futures wait, a helper thread looks for memory on their behalf. Wakers are called with
-    /// no lock held.
+    /// While futures wait, a helper thread allocates on their behalf. Wakers are called with no lock
+    /// held. A future that is dropped waits for nothing.
     ///
     /// A provider cannot be dropped while a request waits for it (a clone can, and does not end the
     /// wait):
@@ -414,11 +448,13 @@ impl<'a> Request<'a> {
     /// drop(future);
     /// ```
     ///
+    /// Drop the future first:
+    ///
     /// ```
     /// # let provider = shm_pool::Provider::builder().build().unwrap();
     /// let future = provider.request(1).wait_async();
     /// drop(future);
-    /// drop(provider); // the twin that compiles
+    /// drop(provider);
     /// ```
     ///
     /// # Errors
@@ -505,7 +541,18 @@ const DEFAULT_MAX_BYTES: usize = 1 << 30;
 const DEFAULT_MAX_IDLE: usize = 8;
 const DEFAULT_MAX_SHARED: usize = 4096;
 
-/// Options of a [`Provider`], each with a default. Created by [`Provider::builder`].
+/// Options of a [`Provider`]. Start with [`Provider::builder`]; every option has a default.
+///
+/// ```
+/// use shm_pool::Provider;
+///
+/// let provider = Provider::builder()
+///     .max_bytes(64 << 20)
+///     .max_alloc(8 << 20)
+///     .build()?;
+/// assert!(provider.alloc((8 << 20) + 1).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct ProviderBuilder {
@@ -521,13 +568,6 @@ pub struct ProviderBuilder {
     lock_memory: bool,
     tuning: Tuning,
     names: Namespace,
-}
-
-impl Provider {
-    /// Returns a builder with the default options.
-    pub fn builder() -> ProviderBuilder {
-        ProviderBuilder::default()
-    }
 }
 
 impl Default for ProviderBuilder {
@@ -600,7 +640,7 @@ impl ProviderBuilder {
     }
 
     /// Sets the largest allocation in bytes, from 1 to `max_bytes` and at most 64 GiB, rounded up
-    /// to whole pages; default: the largest possible.
+    /// to whole pages; default: `max_bytes`, but at most 64 GiB.
     pub fn max_alloc(mut self, bytes: usize) -> Self {
         self.max_alloc = Some(bytes);
         self
@@ -615,9 +655,10 @@ impl ProviderBuilder {
         self
     }
 
-    /// Sets how many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes
-    /// 128 bytes of /dev/shm from the start, and 16 bytes of heap from the first shared chunk on. A
-    /// shared chunk counts until it is destroyed.
+    /// Sets how many messages can be shared by [descriptor](crate::Descriptor) at a time, from 1 to
+    /// 1,048,576; default 4096. Messages of channels do not count. Each takes 128 bytes of /dev/shm from
+    /// the start, and 16 bytes of heap from the first shared message on. A chunk that was shared counts
+    /// until it is destroyed.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
         self
@@ -689,7 +730,7 @@ impl ProviderBuilder {
         limits.planned = self.planned.clone();
         limits.planned.sort_unstable();
         if !is_object_mode(self.mode) {
-            return Err(BuildError::Mode { mode: self.mode });
+            return Err(BuildError::Mode(self.mode));
         }
         range("max_shared", self.max_shared, 1, MAX_RECORDS)?;
         if let Some(quota) = self.quota {
@@ -736,7 +777,7 @@ impl ProviderBuilder {
             return unfit("is not a directory");
         }
         if is_on_hugetlbfs(directory) {
-            return unfit("is on hugetlbfs; use a tmpfs, and Tuning::huge_pages");
+            return unfit("is on hugetlbfs; use a tmpfs, and the option huge_pages");
         }
         Ok(())
     }
@@ -774,9 +815,6 @@ impl ProviderBuilder {
                 return Ok(control);
             }
         }
-        Err(BuildError::Swept {
-            object: control_name(&self.names, id).path(),
-            tries: SWEPT_TRIES,
-        })
+        Err(BuildError::Swept(control_name(&self.names, id).path()))
     }
 }

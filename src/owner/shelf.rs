@@ -1,10 +1,10 @@
-//! The idle chunks of one size class, and the leased chunks of all.
+//! The free list of one size class.
 //!
 //! | place | holds | order |
 //! |---|---|---|
-//! | hot slot | at most one idle chunk of a class | last in, first out: it is warm in the cache |
-//! | idle queue | chunks of a class that no peer leased when they were released | first in, first out: a descriptor in flight stays valid longest |
-//! | leased queue | chunks of all classes that peers leased when they were released | first in, first out |
+//! | hot slot | at most one idle chunk | last in, first out: it is warm in the cache |
+//! | idle queue | chunks that no peer leased when they were released | first in, first out: a descriptor in flight stays valid longest |
+//! | leased queue | chunks that peers leased when they were released | first in, first out: the oldest lease probably ends first |
 //!
 //! A chunk is in one of these places or in one hand (I3), and each transfer is one atomic exchange.
 //! The hot slot is lock-free; the `ArrayQueue` is not.
@@ -58,10 +58,9 @@ const GROWTH: usize = 8;
 /// Enough for the most chunks that any class may keep.
 const QUEUES: usize = 6;
 
-/// The idle places of one size class.
+/// The free list of one size class.
 ///
-/// The queue grows with the class: a longer one takes over, and shorter ones are emptied first, so
-/// the order stays first in, first out. The hot slot has cache lines to itself.
+/// The hot slot has cache lines to itself.
 #[repr(C, align(128))]
 pub(crate) struct Shelf<C: Owner, O: Owner> {
     hot: Hot<C::Owned>,
@@ -69,11 +68,8 @@ pub(crate) struct Shelf<C: Owner, O: Owner> {
     /// take loads before it swaps: the slot may stay empty, and a swap would wait for all earlier
     /// stores.
     uses_queue: AtomicBool,
-    /// The longest open queue, which takes new chunks.
-    longest: AtomicU8,
-    /// A hint: shorter queues were found empty.
-    shortest: AtomicU8,
-    idle: [Queue<O>; QUEUES],
+    idle: GrowingQueue<O>,
+    leased: GrowingQueue<O>,
 }
 
 #[repr(align(128))]
@@ -89,29 +85,25 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         } else {
             ptr::null_mut()
         }));
-        let idle = std::array::from_fn(|_| Queue::new());
         Self {
             hot,
             uses_queue: AtomicBool::new(false),
-            longest: AtomicU8::new(0),
-            shortest: AtomicU8::new(0),
-            idle,
+            idle: GrowingQueue::new(),
+            leased: GrowingQueue::new(),
         }
     }
 
-    /// Called off the warm path, before there are that many.
+    /// Makes space for so many idle chunks, at most `max`. Without memory, the queue stays as it
+    /// is, and refuses chunks once it is full. Called off the warm path, before there are that many.
     pub(crate) fn open_idle(&self, chunks: usize, max: usize) {
-        let lengths = (0..QUEUES).map(|at| SHORTEST.saturating_mul(GROWTH.pow(at as u32)).min(max));
-        let Some((at, capacity)) = lengths
-            .enumerate()
-            .find(|&(_, length)| length >= chunks.min(max))
-        else {
-            return;
-        };
-        if capacity > 0 && self.idle[at].open(capacity) {
-            // Release: partner of the Acquire in `give_idle`, which then finds the queue.
-            self.longest.fetch_max(at as u8, Ordering::Release);
-        }
+        let _ = self.idle.open(chunks.min(max), max);
+    }
+
+    /// Makes space for so many leased chunks, of at most `max`. Called before a chunk is shared for
+    /// the first time, with the number of shared chunks of the class: so the leased queue is never
+    /// full.
+    pub(crate) fn open_leased(&self, chunks: usize, max: usize) -> Result<(), NoMemory> {
+        self.leased.open(chunks, max)
     }
 
     #[inline]
@@ -152,25 +144,27 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         found as usize > Self::SEAL as usize
     }
 
-    /// Returns the oldest chunk, and how many are left in its queue: all idle ones, unless the queue grows.
+    /// Returns the oldest idle chunk of the queue, and how many it leaves there (while the queue
+    /// grows, fewer).
     pub(crate) fn take_idle(&self) -> Option<(O, usize)> {
-        // Relaxed: a hint. A late give may have filled a shorter queue, so those are tried last.
-        let shortest = usize::from(self.shortest.load(Ordering::Relaxed));
-        let mut queues = (shortest..QUEUES).chain(0..shortest);
-        let (at, found) = queues.find_map(|at| Some((at, self.idle[at].take()?)))?;
-        if at != shortest {
-            self.shortest.store(at as u8, Ordering::Relaxed);
-        }
+        let found = self.idle.take()?;
         if !self.uses_queue.load(Ordering::Relaxed) {
             self.uses_queue.store(true, Ordering::Relaxed);
         }
         Some(found)
     }
 
-    /// Makes the next take begin with the shortest queue. An eviction puts chunks back into the longest
+    /// Returns the chunk whose lease is the oldest. The lease may have ended.
+    pub(crate) fn take_leased(&self) -> Option<O> {
+        let (chunk, _) = self.leased.take()?;
+        Some(chunk)
+    }
+
+    /// Makes the next take begin with the shortest queue. A search puts chunks back into the longest
     /// one, and would not reach the others.
     pub(crate) fn look_everywhere(&self) {
-        self.shortest.store(0, Ordering::Relaxed);
+        self.idle.look_everywhere();
+        self.leased.look_everywhere();
     }
 
     /// Gives an idle chunk to the hot slot if that is empty; else returns it. The caller must not
@@ -219,9 +213,13 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     /// Gives a chunk that no peer leases to the idle queue. Same contract as [`Shelf::give`].
     #[inline(never)]
     pub(crate) fn give_idle(&self, chunk: O) -> Result<(), O> {
-        // Acquire: partner of the Release in `open_idle`.
-        let longest = self.longest.load(Ordering::Acquire);
-        self.idle[usize::from(longest)].give(chunk)
+        self.idle.give(chunk)
+    }
+
+    /// Gives a chunk that a peer leases to the leased queue, which only refuses it once the shelf
+    /// is closed. Same contract as [`Shelf::give`].
+    pub(crate) fn give_leased(&self, chunk: O) -> Result<(), O> {
+        self.leased.give(chunk)
     }
 
     pub(crate) fn idle_count(&self) -> usize {
@@ -229,7 +227,11 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     }
 
     pub(crate) fn queued_count(&self) -> usize {
-        self.idle.iter().map(Queue::count).sum()
+        self.idle.count()
+    }
+
+    pub(crate) fn leased_count(&self) -> usize {
+        self.leased.count()
     }
 
     #[inline]
@@ -243,20 +245,105 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         if let Some(chunk) = self.seal_hot() {
             destroy(chunk.into());
         }
-        self.idle.iter().for_each(|queue| queue.close(&mut destroy));
+        self.idle.close(&mut destroy);
+        self.leased.close(&mut destroy);
+    }
+}
+
+/// The heap has no memory for a queue of this many bytes.
+pub(crate) struct NoMemory {
+    pub(crate) bytes: usize,
+}
+
+/// A queue that grows: a longer one takes over, and shorter ones are emptied first, so the order
+/// stays first in, first out.
+struct GrowingQueue<O> {
+    /// The longest open queue, which takes new chunks.
+    longest: AtomicU8,
+    /// A hint: shorter queues were found empty.
+    shortest: AtomicU8,
+    queues: [Queue<O>; QUEUES],
+}
+
+impl<O> GrowingQueue<O> {
+    fn new() -> Self {
+        Self {
+            longest: AtomicU8::new(0),
+            shortest: AtomicU8::new(0),
+            queues: std::array::from_fn(|_| Queue::new()),
+        }
+    }
+
+    /// Opens the shortest queue for so many chunks, of at most `max`, if there is none yet.
+    ///
+    /// A chunk that is counted here is given to this queue or a longer one. So each queue has a
+    /// place for each chunk that is given to it, if the caller counts a chunk before it can be
+    /// given.
+    fn open(&self, chunks: usize, max: usize) -> Result<(), NoMemory> {
+        if max == 0 {
+            return Ok(());
+        }
+        let mut at = 0;
+        let mut capacity = SHORTEST.min(max);
+        while capacity < chunks && at + 1 < QUEUES {
+            at += 1;
+            capacity = capacity.saturating_mul(GROWTH).min(max);
+        }
+        if !self.queues[at].open(capacity) {
+            let bytes = Queue::<O>::bytes(capacity);
+            return Err(NoMemory { bytes });
+        }
+        // Release: partner of the Acquire in `give`, which then finds the queue.
+        self.longest.fetch_max(at as u8, Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns the oldest chunk, and how many are left in its queue.
+    fn take(&self) -> Option<(O, usize)> {
+        // Relaxed: a hint. A late give may have filled a shorter queue, so those are tried last.
+        let shortest = usize::from(self.shortest.load(Ordering::Relaxed));
+        let mut queues = (shortest..QUEUES).chain(0..shortest);
+        let (at, found) = queues.find_map(|at| Some((at, self.queues[at].take()?)))?;
+        if at != shortest {
+            self.shortest.store(at as u8, Ordering::Relaxed);
+        }
+        Some(found)
+    }
+
+    fn look_everywhere(&self) {
+        // Usually it is 0, and then the cache line stays shared.
+        if self.shortest.load(Ordering::Relaxed) != 0 {
+            self.shortest.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn give(&self, chunk: O) -> Result<(), O> {
+        // Acquire: partner of the Release in `open`.
+        let longest = self.longest.load(Ordering::Acquire);
+        self.queues[usize::from(longest)].give(chunk)
+    }
+
+    fn count(&self) -> usize {
+        self.queues.iter().map(Queue::count).sum()
+    }
+
+    fn close(&self, destroy: &mut impl FnMut(O)) {
+        for queue in &self.queues {
+            queue.close(&mut *destroy);
+        }
     }
 }
 
 /// A queue of chunks, without memory until it is opened. `None` is a seal.
-pub(crate) struct Queue<O>(OnceLock<Box<ArrayQueue<Option<O>>>>);
+struct Queue<O>(OnceLock<Box<ArrayQueue<Option<O>>>>);
 
 impl<O> Queue<O> {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self(OnceLock::new())
     }
 
     /// Called off the warm path, and not once the queue is closed.
-    pub(crate) fn open(&self, capacity: usize) -> bool {
+    fn open(&self, capacity: usize) -> bool {
         // Creating the queue without memory would abort the process.
         let may_open = self.0.get().is_some() || has_heap(Self::bytes(capacity));
         if may_open {
@@ -265,13 +352,13 @@ impl<O> Queue<O> {
         may_open
     }
 
-    pub(crate) const fn bytes(capacity: usize) -> usize {
+    const fn bytes(capacity: usize) -> usize {
         capacity * size_of::<[usize; 2]>()
     }
 
     /// Returns the oldest chunk, and how many are left.
     #[inline]
-    pub(crate) fn take(&self) -> Option<(O, usize)> {
+    fn take(&self) -> Option<(O, usize)> {
         let queue = self.0.get()?;
         // A pop of an empty queue would cost a fence.
         let left = queue.len().checked_sub(1)?;
@@ -279,7 +366,7 @@ impl<O> Queue<O> {
     }
 
     #[inline]
-    pub(crate) fn give(&self, chunk: O) -> Result<(), O> {
+    fn give(&self, chunk: O) -> Result<(), O> {
         let Some(queue) = self.0.get() else {
             return Err(chunk);
         };
@@ -289,13 +376,13 @@ impl<O> Queue<O> {
             .or_else(|refused| refused.map_or(Ok(()), Err))
     }
 
-    pub(crate) fn count(&self) -> usize {
+    fn count(&self) -> usize {
         self.0.get().map_or(0, |queue| queue.len())
     }
 
     /// Seals the queue, as [`Shelf::close`] does. Terminates: each round that a give disturbs takes
     /// a chunk out.
-    pub(crate) fn close(&self, mut destroy: impl FnMut(O)) {
+    fn close(&self, mut destroy: impl FnMut(O)) {
         let Some(queue) = self.0.get() else { return };
         // No other thread takes, so after this many seals the queue stays full of them.
         while !(0..queue.capacity()).all(|_| queue.push(None).is_ok()) {
@@ -345,7 +432,7 @@ mod tests {
     fn late_give_is_found() {
         let shelf = Shelf::new(false);
         shelf.open_idle(1, 1000);
-        give(&shelf.idle[0], 0..2);
+        give(&shelf.idle.queues[0], 0..2);
         shelf.open_idle(SHORTEST + 1, 1000);
         (2..5).for_each(|number| assert!(shelf.give_idle(Numbered(number.into())).is_ok()));
         assert_eq!(
@@ -353,16 +440,16 @@ mod tests {
             [0, 1, 2, 3, 4],
             "first in, first out while the queue grows"
         );
-        give(&shelf.idle[0], 5..6);
-        give(&shelf.idle[1], 6..8);
+        give(&shelf.idle.queues[0], 5..6);
+        give(&shelf.idle.queues[1], 6..8);
         assert_eq!(
             shelf.take_idle().map(|(chunk, left)| (*chunk.0, left)),
             Some((6, 1))
         );
         assert_eq!(take(&shelf), [7, 5], "the late one is not lost");
-        give(&shelf.idle[1], 8..10);
+        give(&shelf.idle.queues[1], 8..10);
         assert_eq!(shelf.take_idle().map(|(chunk, _)| *chunk.0), Some(8));
-        give(&shelf.idle[0], 10..11);
+        give(&shelf.idle.queues[0], 10..11);
         shelf.look_everywhere();
         assert_eq!(
             take(&shelf),

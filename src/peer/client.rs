@@ -20,41 +20,30 @@ use parking_lot::RwLock;
 use std::fmt;
 use std::sync::Arc;
 
-/// Options of a [`Client`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build` is called"]
-pub struct ClientBuilder {
-    names: Namespace,
-}
-
-impl Default for ClientBuilder {
-    fn default() -> Self {
-        Client::builder()
-    }
-}
-
-impl ClientBuilder {
-    /// Sets the [`Namespace`] of the providers, whose user is trusted; default: that of
-    /// [`Namespace::default`].
-    pub fn namespace(mut self, namespace: &Namespace) -> Self {
-        self.names = namespace.clone();
-        self
-    }
-
-    /// Builds the client. Creates no system object yet.
-    pub fn build(self) -> Client {
-        prepare();
-        Client {
-            names: self.names,
-            fork: ForkGuard::new(),
-            table: Arc::default(),
-        }
-    }
-}
-
-/// Reads messages of other processes in place; see the [quickstart](crate#quickstart). Create one
-/// per process and share it by reference or `Arc`: it takes one of the 64 peer slots of each
+/// Reads messages of other processes in place, by their [`Descriptor`]s. ([Channels](crate::channel)
+/// need no client.)
+///
+/// Create one per process and share it by reference or `Arc`. It takes one of the 64 peer slots of each
 /// provider that it attaches to, until the client and its last view of that provider are dropped.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::{Client, Provider};
+///
+/// // The owner. It keeps the message until the client has attached.
+/// let provider = Provider::builder().build()?;
+/// let mut buffer = provider.alloc(100_000)?;
+/// buffer.fill(7);
+/// let message = buffer.freeze();
+/// let descriptor = message.descriptor()?; // 32 bytes to send
+///
+/// // Another process.
+/// let client = Client::new();
+/// let view = client.attach(&descriptor)?; // read in place
+/// assert_eq!(view[0], 7);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Client {
     names: Namespace,
     fork: ForkGuard,
@@ -68,15 +57,18 @@ impl Default for Client {
 }
 
 impl Client {
-    /// Creates a client with the default options.
+    /// Creates a client of the providers in the default namespace. Creates no system object yet.
     pub fn new() -> Self {
-        Self::builder().build()
+        Self::in_namespace(&Namespace::default())
     }
 
-    /// Returns a builder with the default options.
-    pub fn builder() -> ClientBuilder {
-        ClientBuilder {
-            names: Namespace::default(),
+    /// Creates a client of the providers in a namespace, whose user is trusted.
+    pub fn in_namespace(namespace: &Namespace) -> Self {
+        prepare();
+        Self {
+            names: namespace.clone(),
+            fork: ForkGuard::new(),
+            table: Arc::default(),
         }
     }
 
@@ -141,7 +133,7 @@ impl Client {
     /// # Errors
     ///
     /// * [`AttachError::Stale`] if the memory has been reused since.
-    /// * [`AttachError::NoSuchRecord`], [`AttachError::WrongLength`], [`AttachError::OtherPeer`],
+    /// * [`AttachError::Forged`], [`AttachError::OtherPeer`],
     ///   [`AttachError::NotGranted`] if the owner did not send this descriptor, or not to this
     ///   client.
     /// * [`AttachError::SlotLost`] if another peer has this client's slot.
@@ -176,10 +168,11 @@ impl Client {
             }
             let (lease, place) = Lease::take(&entry.remote.control, descriptor)?;
             if place.len != descriptor.len {
-                return Err(AttachError::WrongLength {
-                    len: descriptor.len,
-                    actual: place.len,
-                });
+                let reason = format!(
+                    "says {} bytes, but the message has {} bytes",
+                    descriptor.len, place.len
+                );
+                return Err(AttachError::Forged { reason });
             }
             if let Some(cached) = entry.segment(place.index, place.segment) {
                 return ShmView::new(cached.clone(), lease, descriptor, place);
@@ -196,9 +189,7 @@ impl Client {
 
     fn map(&self, remote: &Arc<Remote>, place: Place) -> Result<Arc<Cached>, AttachError> {
         // While a chunk is leased, its segment is destroyed only if the provider closes.
-        let closed = || AttachError::Closed {
-            provider: remote.control.id().provider,
-        };
+        let closed = || AttachError::Closed(remote.control.id().provider);
         if remote.control.is_destroyed(place.index, place.segment) {
             return Err(closed());
         }
@@ -236,7 +227,7 @@ impl Client {
         let remote = match self.table.read().find(provider) {
             Some(entry) => entry.remote.clone(),
             // Another thread may have found it abandoned meanwhile.
-            None => return Err(AttachError::Closed { provider }),
+            None => return Err(AttachError::Closed(provider)),
         };
         remote.control.check_owner()?;
         let mut present = 0;
@@ -291,7 +282,9 @@ impl Client {
         dropped
     }
 
-    /// Returns the number of mapped segments, over all providers; 0 in a forked child.
+    /// For this project's tests: the number of mapped segments, over all providers; 0 in a forked
+    /// child.
+    #[doc(hidden)]
     pub fn mapped_segments(&self) -> usize {
         // In a forked child, a thread that does not exist there may hold the lock.
         if self.check_fork().is_err() {

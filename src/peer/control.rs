@@ -61,8 +61,10 @@ impl PeerControl {
             reason,
         };
         if foreign.len < size_of::<ControlHeader>() {
-            return Err(bad("it is too small for a header; \
-                            its owner died while it made it, or has not finished"));
+            return Err(bad(
+                "it is too small for a header: its provider is still creating it, \
+                            or died meanwhile",
+            ));
         }
         let mapping = foreign.map(Access::ReadWrite)?;
         let Some(view) = View::new(mapping, 1) else {
@@ -71,15 +73,15 @@ impl PeerControl {
         let header = view.header();
         match header.state.load(Ordering::Acquire) {
             OPEN => {}
-            CLOSED => return Err(AttachError::Closed { provider }),
-            _ => return Err(bad("its owner has not finished making it")),
+            CLOSED => return Err(AttachError::Closed(provider)),
+            _ => return Err(bad("its provider is still creating it, or died meanwhile")),
         }
         if header.magic.load(Ordering::Relaxed) != MAGIC {
             return Err(bad("it has another magic number"));
         }
         if header.version.load(Ordering::Relaxed) != VERSION {
             return Err(bad(
-                "it was made by another version of shm-pool; build both sides with one",
+                "another version of shm-pool created it; build both sides with one",
             ));
         }
         if header.provider.load(Ordering::Relaxed) != provider.0 {
@@ -92,15 +94,12 @@ impl PeerControl {
         // The object may have been removed since it was first opened.
         let locks = foreign.open_for_locks().map_err(gone)?;
         if !locks.is_locked(OWNER_BYTE) {
-            return Err(AttachError::ProviderDied { provider });
+            return Err(AttachError::ProviderDied(provider));
         }
         let slot = free_slot(&locks);
         let slot = slot.map_err(|error| control_name(names, provider).error(LOCK, 0, error))?;
         let Some(slot) = slot else {
-            return Err(AttachError::TooManyPeers {
-                provider,
-                max: PEERS,
-            });
+            return Err(AttachError::TooManyPeers(provider));
         };
         // The slot's last peer may have died: clear its leases, then take over.
         view.vacate(slot, || used(&view));
@@ -158,9 +157,9 @@ impl PeerControl {
         }
         let provider = self.id.provider;
         if self.has_slot() {
-            Err(AttachError::Disconnected { provider })
+            Err(AttachError::Disconnected(provider))
         } else {
-            Err(AttachError::SlotLost { provider })
+            Err(AttachError::SlotLost(provider))
         }
     }
 
@@ -297,10 +296,10 @@ impl PeerControl {
     pub(crate) fn check_owner(&self) -> Result<(), AttachError> {
         let provider = self.id.provider;
         if self.view.header().state.load(Ordering::Relaxed) != OPEN {
-            return Err(AttachError::Closed { provider });
+            return Err(AttachError::Closed(provider));
         }
         if !self.locks.is_locked(OWNER_BYTE) {
-            return Err(AttachError::ProviderDied { provider });
+            return Err(AttachError::ProviderDied(provider));
         }
         Ok(())
     }
@@ -376,7 +375,7 @@ mod lease {
     use super::PeerControl;
     use crate::peer::error::AttachError;
     use crate::protocol::descriptor::Descriptor;
-    use crate::protocol::record::{Place, Refused, MAX_LEASES};
+    use crate::protocol::record::{Place, Refused};
 
     pub(crate) struct Lease<'a> {
         control: &'a PeerControl,
@@ -400,11 +399,13 @@ mod lease {
             descriptor: &Descriptor,
         ) -> Result<(Self, Place), AttachError> {
             let Some(record) = control.record(descriptor.record) else {
-                return Err(AttachError::NoSuchRecord {
-                    provider: descriptor.provider,
-                    record: descriptor.record,
-                    records: control.records(),
-                });
+                let reason = format!(
+                    "names buffer {} of provider {}, which shares at most {}",
+                    descriptor.record,
+                    descriptor.provider,
+                    control.records()
+                );
+                return Err(AttachError::Forged { reason });
             };
             control.check_slot()?;
             let slot = control.slot();
@@ -453,9 +454,7 @@ mod lease {
                     control.notify();
                     Err(AttachError::Stale)
                 }
-                Refused::Full => Err(AttachError::TooManyLeases {
-                    max: MAX_LEASES as usize,
-                }),
+                Refused::Full => Err(AttachError::TooManyLeases),
                 Refused::NotGranted => Err(AttachError::NotGranted),
             }
         }

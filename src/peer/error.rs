@@ -3,6 +3,7 @@
 use crate::error::{explained, Advice, Explain, OsError};
 use crate::os::segment::ObjectError;
 use crate::protocol::ids::ProviderId;
+use crate::protocol::record::{MAX_LEASES, PEERS};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -16,21 +17,11 @@ explained!(AttachError);
 pub enum AttachError {
     /// The memory was reused after the descriptor was made: the receiver attached too late.
     Stale,
-    /// The descriptor names a buffer that the provider cannot have.
-    NoSuchRecord {
-        /// The provider.
-        provider: ProviderId,
-        /// The number of the buffer's record.
-        record: u32,
-        /// The number of the provider's records.
-        records: u32,
-    },
-    /// The descriptor's length differs from the message's.
-    WrongLength {
-        /// The descriptor's length in bytes.
-        len: u64,
-        /// The message's length in bytes.
-        actual: u64,
+    /// The descriptor names a buffer that the provider cannot have, or another length than the
+    /// message's: it was not made by the provider.
+    Forged {
+        /// What is wrong with it, in numbers.
+        reason: String,
     },
     /// The control object holds an invalid value: another process wrote garbage into it.
     Damaged {
@@ -49,11 +40,8 @@ pub enum AttachError {
     /// The grant was already taken up or revoked. If the transport may deliver descriptors twice,
     /// try once more: an older duplicate can hold this grant for an instant.
     NotGranted,
-    /// This client already has the maximum number of views of this message.
-    TooManyLeases {
-        /// The limit.
-        max: usize,
-    },
+    /// This client already has 31 views of this message, the maximum.
+    TooManyLeases,
     /// This client would exceed
     /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer). Grants
     /// can still be taken up.
@@ -75,20 +63,11 @@ pub enum AttachError {
         object: PathBuf,
     },
     /// The provider refuses this client: [`Provider::disconnect`](crate::Provider::disconnect).
-    Disconnected {
-        /// The provider.
-        provider: ProviderId,
-    },
+    Disconnected(ProviderId),
     /// The provider has closed, or has died and was swept. The message no longer exists.
-    Closed {
-        /// The provider.
-        provider: ProviderId,
-    },
+    Closed(ProviderId),
     /// The provider's process has died. Existing views stay valid.
-    ProviderDied {
-        /// The provider.
-        provider: ProviderId,
-    },
+    ProviderDied(ProviderId),
     /// The object under the provider's name was not created by this crate, or is incomplete.
     NotAProvider {
         /// The object's path.
@@ -105,19 +84,11 @@ pub enum AttachError {
         /// The uid that this client trusts.
         expected: u32,
     },
-    /// Living processes hold all peer slots of the provider.
-    TooManyPeers {
-        /// The provider.
-        provider: ProviderId,
-        /// The limit.
-        max: usize,
-    },
+    /// Living processes hold all 64 peer slots of the provider.
+    TooManyPeers(ProviderId),
     /// Another peer has this client's slot, because the descriptor that held it was closed, for
     /// example by `closefrom`. This client's views may change.
-    SlotLost {
-        /// The provider.
-        provider: ProviderId,
-    },
+    SlotLost(ProviderId),
     /// This process is a forked child of the one that created the client.
     Forked,
     /// A system call failed.
@@ -135,21 +106,9 @@ impl Explain for AttachError {
         match self {
             Self::Stale => write!(
                 f,
-                "the descriptor is stale: its memory holds a newer message"
+                "the descriptor is stale: the message was released before this client attached to it"
             ),
-            Self::NoSuchRecord {
-                provider,
-                record,
-                records,
-            } => write!(
-                f,
-                "the descriptor names buffer {record} of provider {provider}, which shares at most \
-                 {records}"
-            ),
-            Self::WrongLength { len, actual } => write!(
-                f,
-                "the descriptor says {len} bytes, but the message has {actual}"
-            ),
+            Self::Forged { reason } => write!(f, "the descriptor {reason}"),
             Self::Damaged { provider, reason } => write!(
                 f,
                 "the control object of provider {provider} is damaged: {reason}"
@@ -162,8 +121,8 @@ impl Explain for AttachError {
                 f,
                 "no grant of this message is left to take up: each can be attached once"
             ),
-            Self::TooManyLeases { max } => {
-                write!(f, "this client has {max} views of the message already")
+            Self::TooManyLeases => {
+                write!(f, "this client has {MAX_LEASES} views of the message, the maximum")
             }
             Self::OverQuota {
                 provider,
@@ -178,18 +137,22 @@ impl Explain for AttachError {
             Self::NoProvider { provider, object } => {
                 write!(
                     f,
-                    "no provider {provider}: {} does not exist",
+                    "there is no provider {provider}: {} does not exist",
                     object.display()
                 )
             }
-            Self::Disconnected { provider } => write!(
+            Self::Disconnected(provider) => write!(
                 f,
-                "provider {provider} has disconnected this client; the views that it has stay good"
+                "provider {provider} has disconnected this client, whose views stay valid"
             ),
-            Self::Closed { provider } => write!(f, "provider {provider} has closed"),
-            Self::ProviderDied { provider } => write!(f, "provider {provider} has died"),
+            Self::Closed(provider) => write!(f, "provider {provider} has closed"),
+            Self::ProviderDied(provider) => write!(f, "provider {provider} has died"),
             Self::NotAProvider { object, reason } => {
-                write!(f, "{} is not usable: {reason}", object.display())
+                write!(
+                    f,
+                    "{} cannot be used as a provider: {reason}",
+                    object.display()
+                )
             }
             Self::WrongUid {
                 object,
@@ -197,13 +160,13 @@ impl Explain for AttachError {
                 expected,
             } => write!(
                 f,
-                "{} belongs to uid {found}, not to {expected}",
+                "{} belongs to uid {found}, but this client trusts uid {expected}",
                 object.display()
             ),
-            Self::TooManyPeers { provider, max } => {
-                write!(f, "provider {provider} has {max} peers, the maximum")
+            Self::TooManyPeers(provider) => {
+                write!(f, "provider {provider} has {PEERS} peers, the maximum")
             }
-            Self::SlotLost { provider } => write!(
+            Self::SlotLost(provider) => write!(
                 f,
                 "another peer has this client's place at provider {provider}, because this \
                  process's descriptors were closed"
@@ -216,13 +179,13 @@ impl Explain for AttachError {
     fn find_advice(&self) -> Option<Advice> {
         match self {
             Self::Stale => Some(Advice::GrantOrKeep),
-            Self::TooManyLeases { .. } => Some(Advice::ShareView),
+            Self::TooManyLeases => Some(Advice::ShareView),
             Self::OverQuota { .. } => Some(Advice::DropViews),
             Self::NoProvider { .. } => Some(Advice::CheckProvider),
             Self::Closed { .. } | Self::ProviderDied { .. } => Some(Advice::ConnectToSuccessor),
             Self::WrongUid { .. } => Some(Advice::SetOwnerUid),
             Self::TooManyPeers { .. } => Some(Advice::WaitForPeerSlot),
-            Self::SlotLost { .. } => Some(Advice::CreateClient),
+            Self::Disconnected { .. } | Self::SlotLost { .. } => Some(Advice::CreateClient),
             Self::Forked => Some(Advice::CreateInThisProcess),
             _ => None,
         }
@@ -243,18 +206,18 @@ impl AttachError {
     /// the system has descriptors or memory again.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::OverQuota { .. } | Self::TooManyLeases { .. } | Self::TooManyPeers { .. } => true,
+            Self::OverQuota { .. } | Self::TooManyLeases | Self::TooManyPeers { .. } => true,
             Self::Os(error) => error.is_retryable(),
             _ => false,
         }
     }
 
     /// Returns `true` if the message can never be attached: its memory was reused, its grant is
-    /// gone, or its provider has closed.
+    /// gone, its provider has closed, or the descriptor names no message.
     pub fn is_message_lost(&self) -> bool {
         matches!(
             self,
-            Self::Stale | Self::NotGranted | Self::Closed { .. } | Self::WrongLength { .. }
+            Self::Stale | Self::NotGranted | Self::Closed { .. } | Self::Forged { .. }
         )
     }
 
@@ -265,13 +228,12 @@ impl AttachError {
                 io::ErrorKind::BrokenPipe
             }
             Self::WrongUid { .. } | Self::OtherPeer { .. } => io::ErrorKind::PermissionDenied,
-            Self::OverQuota { .. } | Self::TooManyLeases { .. } | Self::TooManyPeers { .. } => {
+            Self::OverQuota { .. } | Self::TooManyLeases | Self::TooManyPeers { .. } => {
                 io::ErrorKind::WouldBlock
             }
-            Self::NoSuchRecord { .. }
-            | Self::WrongLength { .. }
-            | Self::Damaged { .. }
-            | Self::NotAProvider { .. } => io::ErrorKind::InvalidData,
+            Self::Forged { .. } | Self::Damaged { .. } | Self::NotAProvider { .. } => {
+                io::ErrorKind::InvalidData
+            }
             Self::SlotLost { .. } | Self::Forked => io::ErrorKind::Other,
             Self::Os(error) => error.io_kind(),
         }

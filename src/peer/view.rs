@@ -3,7 +3,7 @@
 use crate::peer::control::{Cached, Lease};
 use crate::peer::error::AttachError;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::record::{Place, MAX_LEASES};
+use crate::protocol::record::Place;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -12,7 +12,21 @@ use std::sync::Arc;
 /// A message of another process, read in place. The owner does not reuse the memory while the view
 /// exists.
 ///
-/// A view derefs to `&[u8]`, aligned as a [`Message`](crate::channel::Message) is.
+/// A view dereferences to `&[u8]`, aligned as a [`Message`](crate::channel::Message) is.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let provider = shm_pool::Provider::builder().build()?;
+/// # let mut buffer = provider.alloc(4)?;
+/// # buffer.fill(7);
+/// # let message = buffer.freeze();
+/// # let client = shm_pool::Client::new();
+/// let view = client.attach(&message.descriptor()?)?;
+/// drop(message); // the view keeps the memory
+/// assert_eq!(view, [7, 7, 7, 7]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// A view cannot be written through:
 ///
@@ -22,15 +36,6 @@ use std::sync::Arc;
 /// # let client = shm_pool::Client::new();
 /// let mut view = client.attach(&message.descriptor().unwrap()).unwrap();
 /// view[0] = 1; // cannot assign
-/// ```
-///
-/// ```
-/// # let provider = shm_pool::Provider::builder().build().unwrap();
-/// # let message = provider.alloc_zeroed(4).unwrap().freeze();
-/// # let client = shm_pool::Client::new();
-/// let mut view = client.attach(&message.descriptor().unwrap()).unwrap();
-/// assert_eq!(view[0], 0); // the twin that compiles: reading
-/// # view = client.attach(&message.descriptor().unwrap()).unwrap();
 /// ```
 pub struct ShmView {
     data: NonNull<u8>,
@@ -80,9 +85,7 @@ impl ShmView {
             return Err(AttachError::Forked);
         }
         if !control.has_slot() {
-            return Err(AttachError::SlotLost {
-                provider: control.id().provider,
-            });
+            return Err(AttachError::SlotLost(control.id().provider));
         }
         control.charge(self.len as u64)?;
         let is_renewed = match control.record(self.record) {
@@ -91,9 +94,7 @@ impl ShmView {
         };
         if !is_renewed {
             control.refund(self.len as u64);
-            return Err(AttachError::TooManyLeases {
-                max: MAX_LEASES as usize,
-            });
+            return Err(AttachError::TooManyLeases);
         }
         Ok(Self {
             data: self.data,

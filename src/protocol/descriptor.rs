@@ -81,14 +81,11 @@ impl Descriptor {
         let head = word(&bytes, 0);
         let magic = head as u16;
         if magic != MAGIC {
-            return Err(DescriptorError::Magic { found: magic });
+            return Err(DescriptorError(Problem::Magic { found: magic }));
         }
         let version = (head >> 16) as u8;
         if version != VERSION {
-            return Err(DescriptorError::Version {
-                found: version,
-                supported: VERSION,
-            });
+            return Err(DescriptorError(Problem::Version { found: version }));
         }
         let tail = word(&bytes, 24);
         let len = tail & MAX_LEN as u64;
@@ -97,7 +94,7 @@ impl Descriptor {
         let found = (tail >> LEN_BITS) as u16;
         let expected = checksum([head, provider, generation, len]);
         if found != expected {
-            return Err(DescriptorError::Checksum { found, expected });
+            return Err(DescriptorError(Problem::Checksum { found, expected }));
         }
         let granted = ((head >> 24) as u8).checked_sub(1);
         Ok(Self {
@@ -133,39 +130,22 @@ impl TryFrom<&[u8]> for Descriptor {
         let found = bytes.len();
         let bytes = bytes
             .try_into()
-            .map_err(|_| DescriptorError::Length { found })?;
+            .map_err(|_| DescriptorError(Problem::Length { found }))?;
         Self::from_bytes(bytes)
     }
 }
 
-/// An error from decoding a descriptor.
+/// An error from decoding a descriptor: there are more or fewer bytes, they do not begin as a
+/// descriptor does, they are one of another version, or were damaged in transit. The text says which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum DescriptorError {
-    /// There are more or fewer bytes than a descriptor has.
-    Length {
-        /// How many bytes there are.
-        found: usize,
-    },
-    /// The bytes do not start with the magic number.
-    Magic {
-        /// The first two bytes.
-        found: u16,
-    },
-    /// The sender uses another version of the format.
-    Version {
-        /// The sender's version.
-        found: u8,
-        /// This crate's version.
-        supported: u8,
-    },
-    /// The bytes were damaged in transit.
-    Checksum {
-        /// The checksum that the bytes carry.
-        found: u16,
-        /// The checksum computed from the bytes.
-        expected: u16,
-    },
+pub struct DescriptorError(pub(crate) Problem);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Problem {
+    Length { found: usize },
+    Magic { found: u16 },
+    Version { found: u8 },
+    Checksum { found: u16, expected: u16 },
 }
 
 impl DescriptorError {
@@ -176,21 +156,21 @@ impl DescriptorError {
 
 impl Explain for DescriptorError {
     fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Length { found } => write!(
+        match self.0 {
+            Problem::Length { found } => write!(
                 f,
                 "a descriptor has {} bytes, but {found} were given",
                 Descriptor::SIZE
             ),
-            Self::Magic { found } => write!(
+            Problem::Magic { found } => write!(
                 f,
                 "not a shm-pool descriptor: its first two bytes are {found:#06x}"
             ),
-            Self::Version { found, supported } => write!(
+            Problem::Version { found } => write!(
                 f,
-                "the descriptor has version {found} of the format, and not version {supported}"
+                "the descriptor has version {found} of the format, and not version {VERSION}"
             ),
-            Self::Checksum { found, expected } => write!(
+            Problem::Checksum { found, expected } => write!(
                 f,
                 "the descriptor's checksum is {found:#06x} instead of {expected:#06x}: the \
                  transport damaged it"
@@ -199,8 +179,8 @@ impl Explain for DescriptorError {
     }
 
     fn find_advice(&self) -> Option<Advice> {
-        match self {
-            Self::Version { .. } => Some(Advice::SameVersion),
+        match self.0 {
+            Problem::Version { .. } => Some(Advice::SameVersion),
             _ => None,
         }
     }

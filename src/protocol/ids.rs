@@ -90,18 +90,6 @@ impl fmt::Debug for ProviderId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiverId(pub(crate) u64);
 
-impl ReceiverId {
-    /// Returns the id as a number.
-    pub const fn to_u64(self) -> u64 {
-        self.0
-    }
-
-    /// Creates an id from a number that [`to_u64`](Self::to_u64) returned. Any number is accepted.
-    pub const fn from_u64(id: u64) -> Self {
-        Self(id)
-    }
-}
-
 impl fmt::Display for ReceiverId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -120,15 +108,16 @@ impl FromStr for ReceiverId {
     }
 }
 
+/// Any number is accepted.
 impl From<u64> for ReceiverId {
     fn from(id: u64) -> Self {
-        Self::from_u64(id)
+        Self(id)
     }
 }
 
 impl From<ReceiverId> for u64 {
     fn from(id: ReceiverId) -> Self {
-        id.to_u64()
+        id.0
     }
 }
 

@@ -22,8 +22,10 @@
 //! # Events without a doorbell
 //!
 //! A peer dies; a process is killed between F1 and F4; another program frees space in the file
-//! system; another process of the same user writes garbage here. So the owner rechecks after
-//! [`LOOK_AGAIN`] at the latest.
+//! system; another process of the same user writes garbage here; a region lapses. So the owner
+//! rechecks after [`LOOK_AGAIN`] at the latest. Everything else rings, and nothing else is polled.
+//!
+//! Threads of the owner ring through `owner::waiting`, which spares rings that serve nobody.
 
 #![cfg_attr(not(loom), forbid(unsafe_code))]
 

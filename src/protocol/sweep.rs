@@ -54,7 +54,7 @@
 //! by side. A successor that renames a pair's object holds its lock meanwhile, so it checks once
 //! more for the receiver after it has released that ([`remove_or_rename_dead`]). A sweep checks all
 //! channels twice, because an object that is renamed between the listing and the check is missed
-//! once ([`has_receivers`]).
+//! once ([`Readers`]).
 //!
 //! The kernel notifies receivers of a sender's death some time before it releases the process's
 //! locks. A receiver that is dropped in between waits for the release, [`TEARDOWN`] at most, and
@@ -76,11 +76,12 @@
 
 use crate::error::OsError;
 use crate::os::futex::Deadline;
+use crate::os::helper_thread::start_thread;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{inode, Name, Namespace};
 use crate::os::posix::{
-    admits_others, check_file_size, effective_uid, has_heap, page_size, retry, start_thread, PAGE,
+    admits_others, check_file_size, effective_uid, has_heap, page_size, retry, PAGE,
 };
 use crate::os::segment::{check_regular, Locked, ObjectError, Segment};
 use crate::protocol::control::{
@@ -109,6 +110,9 @@ const LONGEST_TEARDOWN: Duration = Duration::from_secs(60);
 
 /// The threads of a process that wait for a teardown, at most.
 const MAX_WAITING: usize = 4;
+
+/// How many owners a sweep looks after together: one descriptor each.
+const AT_ONCE: usize = 32;
 
 /// Enough heap for a sweep, unless there are thousands of names.
 const HEAP: usize = 96 << 10;
@@ -142,6 +146,43 @@ impl Swept {
                 self.objects += 1;
                 self.bytes += bytes;
             }
+        }
+        Ok(())
+    }
+
+    /// Removes the objects of those of some owners that have ended, unless they are still read.
+    /// Lists the directory for all of them together.
+    fn remove_batch(
+        &mut self,
+        names: &Namespace,
+        owners: &[ProviderId],
+        scope: Scope,
+        uid: u32,
+    ) -> Result<(), OsError> {
+        let mut batch = lock_dead_owners(names, owners, uid)?;
+        // Only now that the owners are known to have ended: no further reader can connect.
+        batch.retain(|dead| !dead.is_for_peers(scope));
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let readers = Readers::find(names, uid)?;
+        batch.retain(|dead| !readers.has(dead));
+        for control in batch.iter().filter_map(|dead| dead.control.as_ref()) {
+            mark_as_closed(control);
+        }
+        // Listed only now: an owner may have created more before it died.
+        let owners = batch.iter().map(|dead| dead.provider).collect();
+        for segment in segments(names, &owners)? {
+            self.remove(&segment, |metadata| is_segment(metadata, uid));
+        }
+        for dead in &batch {
+            let Some(control) = &dead.control else {
+                continue;
+            };
+            let its = inode(control.file()).ok();
+            self.remove(&control_name(names, dead.provider), |found| {
+                Some((found.dev(), found.ino())) == its
+            });
         }
         Ok(())
     }
@@ -294,7 +335,7 @@ fn sweep_later(names: &Namespace, provider: ProviderId) {
     let names = names.clone();
     let purpose = names.directory().to_string_lossy().into_owned();
     // If it cannot be started, the next sweep does it.
-    let _ = start_thread("shm_pool-sweep", &purpose, move || {
+    let _ = start_thread("shm-pool-sweep", &purpose, move || {
         let _waiting = waiting;
         // Not by a lock that blocks: if garbage made a living owner look dead, it would wait for
         // ever.
@@ -344,44 +385,22 @@ fn sweep_of(names: &Namespace, scope: Scope) -> Result<Swept, OsError> {
     swept.remove_channels(names, uid)?;
     let before = swept.objects;
     let providers = match scope {
-        Scope::Own(provider) | Scope::WithoutPeers(provider) => BTreeSet::from([provider]),
+        Scope::Own(provider) | Scope::WithoutPeers(provider) => vec![provider],
         Scope::All => owners(names)?,
     };
-    for provider in providers {
-        // Held until the end.
-        let lock: Option<LockFile> = match lock_dead_owner(names, provider, uid) {
-            Ok(Owner::Dead(lock)) => Some(lock),
-            Ok(Owner::Gone) => None,
-            Ok(Owner::Alive) | Err(_) => continue,
-        };
-        // Only now that the owner is known to have ended: no further reader can connect.
-        let is_for_peers = match (&lock, scope) {
-            (None, _) => false,
-            (Some(control), Scope::WithoutPeers(_)) => has_peers(control),
-            (Some(control), Scope::All | Scope::Own(_)) => has_pending_grants(control),
-        };
-        if is_for_peers {
-            continue;
-        }
-        let reader = match &lock {
-            Some(control) if has_other_users(control) => None,
-            _ => Some(uid),
-        };
-        if has_receivers(names, provider, reader)? {
-            continue;
-        }
-        if let Some(control) = &lock {
-            mark_as_closed(control);
-        }
-        // Listed only now: the owner may have created more before it died.
-        for segment in segments(names, provider)? {
-            swept.remove(&segment, |metadata| is_segment(metadata, uid));
-        }
-        if let Some(control) = &lock {
-            let its = inode(control.file()).ok();
-            swept.remove(&control_name(names, provider), |found| {
-                Some((found.dev(), found.ino())) == its
-            });
+    let mut at_once = AT_ONCE;
+    let mut waiting = providers.as_slice();
+    while !waiting.is_empty() {
+        let (batch, rest) = waiting.split_at(at_once.min(waiting.len()));
+        match swept.remove_batch(names, batch, scope, uid) {
+            // Each owner of a batch takes one, and the listing another.
+            Err(error) if error.is_out_of_descriptors() && batch.len() > 1 => {
+                at_once = batch.len() / 2;
+            }
+            removed => {
+                removed?;
+                waiting = rest;
+            }
         }
     }
     if swept.objects > before {
@@ -400,22 +419,62 @@ fn sweep_of(names: &Namespace, scope: Scope) -> Result<Swept, OsError> {
     Ok(swept)
 }
 
+/// An owner that has ended.
+struct DeadOwner {
+    provider: ProviderId,
+    /// With a shared lock on the owner's byte, held until its objects are removed; `None` if the
+    /// control object is gone.
+    control: Option<LockFile>,
+}
+
+impl DeadOwner {
+    /// Returns `true` if its objects stay for a peer.
+    fn is_for_peers(&self, scope: Scope) -> bool {
+        match (&self.control, scope) {
+            (None, _) => false,
+            (Some(control), Scope::WithoutPeers(_)) => has_peers(control),
+            (Some(control), Scope::All | Scope::Own(_)) => has_pending_grants(control),
+        }
+    }
+}
+
+/// Locks the owners that have ended. Passes the others, and those that cannot be opened unless it is
+/// for lack of descriptors.
+fn lock_dead_owners(
+    names: &Namespace,
+    owners: &[ProviderId],
+    uid: u32,
+) -> Result<Vec<DeadOwner>, OsError> {
+    let mut dead = Vec::new();
+    for &provider in owners {
+        let control = match lock_dead_owner(names, provider, uid) {
+            Ok(Owner::Dead(control)) => Some(control),
+            Ok(Owner::Gone) => None,
+            Err(ObjectError::Os(error)) if error.is_out_of_descriptors() => return Err(error),
+            Ok(Owner::Alive) | Err(_) => continue,
+        };
+        dead.push(DeadOwner { provider, control });
+    }
+    Ok(dead)
+}
+
 /// Returns the owners that have a control object or a segment.
-fn owners(names: &Namespace) -> Result<BTreeSet<ProviderId>, OsError> {
+fn owners(names: &Namespace) -> Result<Vec<ProviderId>, OsError> {
     let mut owners = BTreeSet::new();
     for file in names.files()? {
         if let Some(Object::Control(owner) | Object::Segment(owner, _)) = object(names, &file) {
             owners.insert(owner);
         }
     }
-    Ok(owners)
+    Ok(owners.into_iter().collect())
 }
 
-fn segments(names: &Namespace, provider: ProviderId) -> Result<Vec<Name>, OsError> {
+/// Returns the segments of some owners.
+fn segments(names: &Namespace, owners: &BTreeSet<ProviderId>) -> Result<Vec<Name>, OsError> {
     let mut segments = Vec::new();
     for file in names.files()? {
         match object(names, &file) {
-            Some(Object::Segment(owner, _)) if owner == provider => {
+            Some(Object::Segment(owner, _)) if owners.contains(&owner) => {
                 segments.push(names.file(&file));
             }
             _ => {}
@@ -481,7 +540,7 @@ fn lock_dead_owner(
         return Ok(Owner::Alive);
     }
     if !is_object(locks.file(), MAGIC).map_err(|error| name.error("pread", 0, error))? {
-        let reason = "it is no control object, or has another name";
+        let reason = "it is not a control object, or has another name";
         return Err(ObjectError::Unusable {
             object: name.path(),
             reason,
@@ -659,45 +718,74 @@ fn remove_if(
     })
 }
 
-/// Returns `true` if a living receiver of this provider may not have received everything. Checks
-/// all channels twice: a successor may rename an object between the listing and the check of it,
-/// but an object is renamed at most once.
-fn has_receivers(
-    names: &Namespace,
-    provider: ProviderId,
-    uid: Option<u32>,
-) -> Result<bool, OsError> {
-    for _ in 0..2 {
-        let mut channels = channels(names)?.into_iter();
-        if channels.any(|channel| is_read(&channel, provider, uid)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// The owners that living receivers may still read, by all channels of the prefix.
+#[derive(Default)]
+struct Readers {
+    /// Through channels of this process's user.
+    own: Found,
+    /// Through channels of any user.
+    all: Found,
 }
 
-/// Returns `true` if a living receiver may not have received everything, or the channel cannot be
-/// opened. Ignores the sender's lock, which a sweep may hold. Without `uid`, the channel may belong
-/// to any user.
-fn is_read(channel: &Name, provider: ProviderId, uid: Option<u32>) -> bool {
-    let uid = match uid {
-        Some(uid) => uid,
-        None => match fs::symlink_metadata(channel.as_path()) {
-            Ok(metadata) => metadata.uid(),
-            Err(_) => effective_uid(),
-        },
-    };
-    let locks = match open(channel, uid) {
-        Ok(locks) => locks,
-        Err(ObjectError::Os(error)) => {
-            let is_unknown = matches!(error.errno(), Some(libc::ENOMEM | libc::EACCES));
-            return is_unknown || error.is_out_of_descriptors();
+#[derive(Default)]
+struct Found {
+    owners: BTreeSet<ProviderId>,
+    /// A channel could not be opened: it may be any owner's.
+    has_unknown: bool,
+}
+
+impl Readers {
+    /// Checks all channels twice: a successor may rename an object between the listing and the
+    /// check of it, but an object is renamed at most once.
+    fn find(names: &Namespace, uid: u32) -> Result<Self, OsError> {
+        let mut readers = Self::default();
+        for _ in 0..2 {
+            for channel in channels(names)? {
+                readers.own.note(&channel, uid)?;
+                let its_uid = match fs::symlink_metadata(channel.as_path()) {
+                    Ok(metadata) => metadata.uid(),
+                    Err(_) => uid,
+                };
+                if its_uid == uid {
+                    continue;
+                }
+                readers.all.note(&channel, its_uid)?;
+            }
         }
-        Err(_) => return false,
-    };
-    let mut found = [0; 8];
-    // Shorter: nothing has been received through it.
-    let is_its = locks.file().read_at(&mut found, PROVIDER_OFFSET).is_ok()
-        && found == provider.0.to_ne_bytes();
-    is_its && locks.is_locked(RECEIVER_BYTE)
+        readers.all.owners.extend(&readers.own.owners);
+        readers.all.has_unknown |= readers.own.has_unknown;
+        Ok(readers)
+    }
+
+    /// Returns `true` if a living receiver may not have received everything.
+    fn has(&self, dead: &DeadOwner) -> bool {
+        let found = match &dead.control {
+            Some(control) if has_other_users(control) => &self.all,
+            _ => &self.own,
+        };
+        found.has_unknown || found.owners.contains(&dead.provider)
+    }
+}
+
+impl Found {
+    /// Notes the owner of a channel of this user if its receiver is alive. Ignores the sender's
+    /// lock, which a sweep may hold.
+    fn note(&mut self, channel: &Name, uid: u32) -> Result<(), OsError> {
+        let locks = match open(channel, uid) {
+            Ok(locks) => locks,
+            Err(ObjectError::Os(error)) if error.is_out_of_descriptors() => return Err(error),
+            Err(ObjectError::Os(error)) => {
+                self.has_unknown |= matches!(error.errno(), Some(libc::ENOMEM | libc::EACCES));
+                return Ok(());
+            }
+            Err(_) => return Ok(()),
+        };
+        let mut provider = [0; 8];
+        // Shorter: nothing has been received through it.
+        let is_whole = matches!(locks.file().read_at(&mut provider, PROVIDER_OFFSET), Ok(8));
+        if is_whole && locks.is_locked(RECEIVER_BYTE) {
+            self.owners.insert(ProviderId(u64::from_ne_bytes(provider)));
+        }
+        Ok(())
+    }
 }

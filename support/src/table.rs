@@ -11,7 +11,7 @@ use std::{env, fmt};
 pub fn table<H: AsRef<str>>(heads: &[H]) -> Table {
     let mut table = Table::new();
     table
-        .load_preset(presets::ASCII_MARKDOWN)
+        .load_style(presets::ASCII_MARKDOWN)
         .set_header(heads.iter().map(AsRef::as_ref));
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);

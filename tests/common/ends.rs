@@ -36,11 +36,6 @@ pub(crate) trait SendingEnd: Send {
         buffer: ShmBytes,
         options: SendOptions,
     ) -> impl Future<Output = Result<Self::Sent, SendError<ShmBytes>>>;
-    fn send_copy_with_async(
-        &mut self,
-        bytes: &[u8],
-        options: SendOptions,
-    ) -> impl Future<Output = Result<Self::Sent, SendError>>;
     fn send_copy(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendError>;
     fn try_send_copy(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendError>;
     fn send_copy_with(
@@ -91,13 +86,6 @@ macro_rules! sending_end {
                 options: SendOptions,
             ) -> impl Future<Output = Result<$sent, SendError<ShmBytes>>> {
                 async move { self.send_with_async(buffer, options).await.map($of) }
-            }
-            fn send_copy_with_async(
-                &mut self,
-                bytes: &[u8],
-                options: SendOptions,
-            ) -> impl Future<Output = Result<$sent, SendError>> {
-                async move { self.send_copy_with_async(bytes, options).await.map($of) }
             }
             fn send_copy(&mut self, bytes: &[u8]) -> Result<$sent, SendError> {
                 self.send_copy(bytes).map($of)

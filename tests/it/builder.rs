@@ -218,9 +218,7 @@ fn prefix() {
             "{names:?}"
         );
         let descriptor = messages[0].descriptor().unwrap();
-        let client = Client::builder()
-            .namespace(&Namespace::new(&prefix).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
         assert!(client.attach(&descriptor).is_ok());
         assert!(matches!(
             Client::new().attach(&descriptor),
@@ -251,7 +249,7 @@ fn invalid_modes() {
             .mode(mode)
             .build()
             .err();
-        let Some(BuildError::Mode { mode: named }) = error else {
+        let Some(BuildError::Mode(named)) = error else {
             panic!("mode {mode:o}: {error:?}")
         };
         assert_eq!(named, mode);
@@ -333,7 +331,7 @@ impl Directory {
     }
 
     fn client(&self) -> Client {
-        Client::builder().namespace(&self.namespace()).build()
+        Client::in_namespace(&self.namespace())
     }
 
     fn namespace(&self) -> Namespace {
@@ -445,9 +443,7 @@ fn symbolic_link() {
     let control = names().next().unwrap();
     let link = directory.0.join(format!("{other}.{}.ctl", provider.id()));
     symlink(control, &link).unwrap();
-    let client = Client::builder()
-        .namespace(&directory.with_prefix(&other))
-        .build();
+    let client = Client::in_namespace(&directory.with_prefix(&other));
     let error = client.connect(provider.id()).unwrap_err();
     let AttachError::Os(error) = error else {
         panic!("{error}")
@@ -542,9 +538,7 @@ fn name_in_use() {
             .unwrap();
         let foreign = Foreign::new(&prefix, &provider);
         let sent = message(&provider, len, 1);
-        let client = Client::builder()
-            .namespace(&Namespace::new(&prefix).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
         let view = client.attach(&sent.descriptor().unwrap()).unwrap();
         assert!(holds(&view, 1));
         let stats = provider.stats();

@@ -1,7 +1,7 @@
 //! At the cap, idle memory makes room for new messages and memory in use does not. A refusal
 //! reports the distribution of the memory.
 
-use crate::fixtures::{address, builder, files, fill, holds, message, write, Random};
+use crate::fixtures::{address, builder, files, fill, holds, message, write, Random, Waiting};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use shm_pool::{
@@ -426,7 +426,7 @@ fn dropped_one_off_stays_open() {
             .collect();
         assert!(holds(&view, 7), "overwritten under a reader");
         drop((others, view));
-        drop(provider.alloc(next).unwrap());
+        drop(fill(&provider, next));
         assert!(
             client.attach(&descriptor).is_err(),
             "its memory was given to others and it is still open"
@@ -1169,4 +1169,27 @@ fn chunk_size() {
     }
     assert_eq!(Provider::chunk_size(0), 64);
     assert!(Provider::chunk_size(usize::MAX) > 1 << 63);
+}
+
+/// A request that cannot be served, because a short message stays, is in no other one's way.
+#[test]
+fn hopeless_request_is_in_no_way() {
+    let provider = builder()
+        .max_bytes(16 * MIB)
+        .tuning(Tuning::new().arena_size(MIB))
+        .build()
+        .unwrap();
+    // Several segments, all of which are idle but for one short message.
+    let many: Vec<_> = (0..14).map(|_| provider.alloc(MIB).unwrap()).collect();
+    let _stays = provider.alloc(60_000).unwrap();
+    drop(many);
+    let _hopeless = Waiting::begin(provider.request(16 * MIB).wait_async());
+    for round in 0..200 {
+        // Refused again and again, so that memory is kept for this length.
+        assert!(provider.alloc(16 * MIB).is_err());
+        if let Err(error) = provider.alloc(12 * MIB) {
+            panic!("round {round}: {error}");
+        }
+        drop(provider.alloc(MIB).unwrap());
+    }
 }

@@ -268,9 +268,7 @@ fn unmappable_message() {
         .namespace(&Namespace::new(&prefix).unwrap())
         .build()
         .unwrap();
-    let client = Client::builder()
-        .namespace(&Namespace::new(&prefix).unwrap())
-        .build();
+    let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let mut sender = Sender::create(&provider, "never").unwrap();
     let mut receiver = Receiver::builder()
         .namespace(client.namespace())
@@ -457,7 +455,7 @@ fn channel_modes() {
     for mode in [0o400, 0o700, 0o066, 0o1600] {
         let made = Sender::builder().mode(mode).create(&provider, "chan-mode");
         assert!(
-            matches!(made, Err(ChannelError::Mode { mode: found }) if found == mode),
+            matches!(made, Err(ChannelError::Mode(found)) if found == mode),
             "{mode:#o}"
         );
     }
@@ -471,9 +469,7 @@ fn unfinished_object() {
         .namespace(&Namespace::new(&prefix).unwrap())
         .build()
         .unwrap();
-    let client = Client::builder()
-        .namespace(&Namespace::new(&prefix).unwrap())
-        .build();
+    let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let path = format!("/dev/shm/{prefix}.c.channel");
     // Whole pages of any system.
     for content in [64 << 10, 3 * (64 << 10)].map(|len| vec![0; len]) {

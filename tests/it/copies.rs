@@ -159,7 +159,7 @@ fn copies_by_the_rules() {
 
     let mut latest = subscriber(&name, OnFull::DropOldest, 1);
     publisher.send_copy(&long(1)).unwrap();
-    assert_eq!(publisher.send_copy(&long(2)).unwrap().withdrawn, 1);
+    assert_eq!(publisher.send_copy(&long(2)).unwrap().missed.withdrawn, 1);
     assert_eq!(used(&provider), chunk, "one was withdrawn");
     let message = latest.recv().unwrap();
     assert!(holds(&message, 2) && message.missed() == 1);
@@ -169,7 +169,7 @@ fn copies_by_the_rules() {
     publisher.send_copy(&long(3)).unwrap();
     publisher.send_copy(&long(4)).unwrap();
     let sent = publisher.send_copy(&long(5)).unwrap();
-    assert_eq!((sent.receivers, sent.full), (0, 1));
+    assert_eq!((sent.receivers, sent.missed.full), (0, 1));
     assert!(holds(&oldest.recv().unwrap(), 3));
     drop(oldest);
 
@@ -242,7 +242,9 @@ fn send_tagged<E: SendingEnd>(
         received(len, Some(TAG));
         end.send_copy(&copied).unwrap();
         received(len, None);
-        block_on(end.send_copy_with_async(&copied, timeout)).unwrap();
+        block_on(end.send_copy_async(&copied)).unwrap();
+        received(len, None);
+        end.send_copy_with(&copied, timeout).unwrap();
         received(len, Some(OTHER));
     }
 }

@@ -85,7 +85,8 @@ fn system_without_memory() {
     if os.errno() == Some(libc::ENOSPC) {
         assert_says(&error, &["bytes free", "max_bytes", "--shm-size"]);
     }
-    assert_says(&error, &[&os.io_error().to_string()]);
+    let code = os.errno().unwrap();
+    assert_says(&error, &[&io::Error::from_raw_os_error(code).to_string()]);
     assert!(error.source().is_none(), "it is in the text");
 
     let stats = provider.stats();
@@ -152,16 +153,12 @@ fn attach_errors() {
     assert!(matches!(stale, AttachError::Stale) && stale.source().is_none());
     assert_says(&stale, &["stale", "grant", "keep"]);
     let object = format!("/dev/shm/it-nobody.{}.ctl", provider.id());
-    let stranger = Client::builder()
-        .namespace(&Namespace::new("it-nobody").unwrap())
-        .build();
+    let stranger = Client::in_namespace(&Namespace::new("it-nobody").unwrap());
     assert_says(
         &stranger.attach(&descriptor).unwrap_err(),
         &[&object, &provider.id().to_string(), "another namespace"],
     );
-    let uid = Client::builder()
-        .namespace(&Namespace::default().of_user(12345))
-        .build();
+    let uid = Client::in_namespace(&Namespace::default().of_user(12345));
     assert_says(
         &uid.attach(&descriptor).unwrap_err(),
         &["12345", "Namespace::of_user", ".ctl"],
@@ -171,22 +168,17 @@ fn attach_errors() {
 #[test]
 fn descriptor_errors() {
     let error = shm_pool::Descriptor::from_bytes([0xab; 32]).unwrap_err();
-    assert_eq!(error, DescriptorError::Magic { found: 0xabab });
     assert_says(&error, &["0xabab"]);
-    assert_says(
-        &DescriptorError::Version {
-            found: 2,
-            supported: 1,
-        },
-        &["2", "1", "version"],
-    );
-    assert_says(
-        &DescriptorError::Checksum {
-            found: 1,
-            expected: 2,
-        },
-        &["0x0001", "0x0002"],
-    );
+    let provider = pair().0;
+    let descriptor = provider.alloc(1).unwrap().freeze().descriptor().unwrap();
+    let changed = |at: usize| {
+        let mut bytes = descriptor.to_bytes();
+        bytes[at] ^= 3;
+        shm_pool::Descriptor::from_bytes(bytes).unwrap_err()
+    };
+    assert_says(&changed(2), &["2", "1", "version"]);
+    let checksum = u16::from_le_bytes(descriptor.to_bytes()[30..].try_into().unwrap());
+    assert_says(&changed(30), &[&format!("{checksum:#06x}"), "instead of"]);
 }
 
 #[test]
@@ -215,10 +207,6 @@ fn capacity_error() {
     let mut buffer = provider.alloc(100).unwrap();
     let error = buffer.resize(1 << 20).unwrap_err();
     assert_says(&error, &["1048576", &buffer.capacity().to_string()]);
-    assert_eq!(
-        (error.requested(), error.capacity()),
-        (1 << 20, buffer.capacity())
-    );
 }
 
 /// A call without a size that failed.
@@ -321,6 +309,7 @@ fn errors_are_send() {
     is_error::<shm_pool::BuildError>();
     is_error::<AttachError>();
     is_error::<ShareError>();
+    is_error::<shm_pool::DisconnectError>();
     is_error::<DescriptorError>();
     is_error::<shm_pool::CapacityError>();
     is_error::<OsError>();
@@ -446,10 +435,7 @@ fn into_io_error() {
             io_kind(SendError::from(SendErrorKind::Interrupted)),
             Kind::Interrupted,
         ),
-        (
-            io_kind(ChannelError::NotFound { object: shm() }),
-            Kind::NotFound,
-        ),
+        (io_kind(ChannelError::NotFound(shm())), Kind::NotFound),
         (
             io_kind(ChannelError::NameTaken {
                 object: shm(),
@@ -471,7 +457,7 @@ fn into_io_error() {
             }),
             Kind::OutOfMemory,
         ),
-        (io_kind(AttachError::Closed { provider }), Kind::BrokenPipe),
+        (io_kind(AttachError::Closed(provider)), Kind::BrokenPipe),
         (
             io_kind(AttachError::NoProvider {
                 provider,
@@ -483,11 +469,11 @@ fn into_io_error() {
             io_kind(ShareError::TooManyShared { max: 1 }),
             Kind::WouldBlock,
         ),
-        (io_kind(BuildError::Mode { mode: 0 }), Kind::InvalidInput),
+        (io_kind(BuildError::Mode(0)), Kind::InvalidInput),
         (io_kind(BuildError::Os(os())), Kind::NotFound),
         (io_kind(os()), Kind::NotFound),
         (
-            io_kind(DescriptorError::Magic { found: 0 }),
+            io_kind(shm_pool::Descriptor::from_bytes([0; 32]).unwrap_err()),
             Kind::InvalidData,
         ),
     ];
@@ -510,13 +496,15 @@ fn cause_is_displayed() {
 #[test]
 fn advice_is_worded_elsewhere() {
     let error = pair().0.alloc(usize::MAX).unwrap_err();
-    assert_eq!(error.advice(), Some(shm_pool::Advice::RaiseMaxAlloc));
     assert!(error.to_string().contains("ProviderBuilder::max_alloc"));
     let caused = AllocError::TimedOut {
         timeout: Duration::from_secs(1),
         source: Box::new(error),
     };
-    let text = shm_pool::text_in(&caused, |_| "do something");
+    let text = shm_pool::text_in(&caused, |advice| match advice {
+        shm_pool::Advice::RaiseMaxAlloc => "do something",
+        _ => "do something else",
+    });
     assert!(
         text.ends_with("; do something") && !text.contains("::"),
         "{text}"

@@ -35,9 +35,7 @@ fn events_on_cold_paths() {
     drop(message(&provider, 1_000, 1));
     told(&["INFO, segment made, segment=1"]);
     let mut publisher = Publisher::builder().create(&provider, "c").unwrap();
-    let client = Client::builder()
-        .namespace(&Namespace::new(&prefix).unwrap())
-        .build();
+    let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let mut receiver = Subscriber::builder()
         .on_end(OnEnd::Return)
         .namespace(client.namespace())
@@ -83,9 +81,7 @@ fn newcomer_gets_first_message() {
         .namespace(&Namespace::new(&prefix).unwrap())
         .build()
         .unwrap();
-    let client = Client::builder()
-        .namespace(&Namespace::new(&prefix).unwrap())
-        .build();
+    let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let mut publisher = Publisher::builder()
         .max_subscribers(3)
         .create(&provider, "c")

@@ -9,12 +9,38 @@ use shm_pool::channel::{Publisher, Receiver, Sender};
 use shm_pool::{AttachError, Client, Namespace, PeerId, Provider, ShmBytesMut, Tuning};
 use std::fs;
 use std::hint::spin_loop;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
 /// The lengths of a chunk carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [1000, 1 << 20];
+
+/// Each buffer that is dropped after its provider returns its memory.
+#[test]
+fn buffers_that_outlive_their_provider_return_memory() {
+    const COUNT: usize = 16;
+    let provider = builder()
+        .max_bytes(64 << 20)
+        .tuning(Tuning::new().arena_size(32 << 20))
+        .build()
+        .unwrap();
+    let mut buffers: Vec<_> = (0..COUNT)
+        .map(|_| provider.alloc(LENGTHS[1]).unwrap())
+        .collect();
+    assert_eq!(provider.stats().segments, 1);
+    let path = format!("/dev/shm/shm_pool{}", segment(&provider, 1));
+    let held = || fs::metadata(&path).unwrap().blocks() as usize * 512;
+    drop(provider);
+    assert!(held() >= COUNT * LENGTHS[1]);
+    while let Some(buffer) = buffers.pop() {
+        drop(buffer);
+        if !buffers.is_empty() {
+            assert_eq!(held(), buffers.len() * LENGTHS[1]);
+        }
+    }
+}
 
 #[test]
 fn buffer_outlives_provider() {
@@ -323,9 +349,7 @@ fn assert_nothing_left(prefix: &str) {
 #[test]
 fn close_under_buffers() {
     let prefix = unique_prefix("closing");
-    let client = Client::builder()
-        .namespace(&Namespace::new(prefix.as_str()).unwrap())
-        .build();
+    let client = Client::in_namespace(&Namespace::new(prefix.as_str()).unwrap());
     let mut random = Random(7);
     for round in 0..2000 {
         let provider = named(&prefix);
@@ -584,9 +608,7 @@ fn end_leaves_successors_objects() {
     let prefix = unique_prefix("removed-name");
     let builder = Provider::builder().namespace(&Namespace::new(&prefix).unwrap());
     let provider = builder.build().unwrap();
-    let client = Client::builder()
-        .namespace(&Namespace::new(&prefix).unwrap())
-        .build();
+    let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let object = format!("/dev/shm/{prefix}.c.channel");
     let publisher = Publisher::create(&provider, "c").unwrap();
     fs::remove_file(&object).unwrap();
@@ -610,9 +632,7 @@ fn removed_names_lose_no_message() {
         .tuning(Tuning::new().arena_size(64 << 10))
         .build()
         .unwrap();
-    let client = Client::builder()
-        .namespace(&Namespace::new(&prefix).unwrap())
-        .build();
+    let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let mut sender = Sender::create(&provider, "c").unwrap();
     let mut receiver = Receiver::builder()
         .namespace(client.namespace())

@@ -24,9 +24,11 @@ mod pairs;
 mod pooling;
 mod publisher;
 mod races;
+mod sending_fd;
 #[path = "../common/served.rs"]
 mod served;
 mod sharing;
+mod sight;
 mod stalls;
 #[path = "../common/threads.rs"]
 mod threads;

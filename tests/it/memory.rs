@@ -364,7 +364,7 @@ fn warm_without_provider() {
     ));
     client.warm(id).unwrap();
     drop(provider);
-    assert!(matches!(client.warm(id), Err(AttachError::Closed { provider }) if provider == id));
+    assert!(matches!(client.warm(id), Err(AttachError::Closed(provider)) if provider == id));
     client.unmap_unused();
     assert_eq!(
         (mappings(&id.to_string()), files(&id.to_string())),

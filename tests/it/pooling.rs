@@ -3,8 +3,8 @@
 use crate::fixtures::{address, builder, idle, pair, provider, write};
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::{
-    AllocError, Client, ClientBuilder, Descriptor, PeerId, Provider, ProviderBuilder, ProviderId,
-    ShmBytes, ShmBytesMut, ShmView, Stats, Tuning,
+    AllocError, Client, Descriptor, PeerId, Provider, ProviderBuilder, ProviderId, ShmBytes,
+    ShmBytesMut, ShmView, Stats, Tuning,
 };
 use shm_pool_support::machine::page_size;
 use std::alloc::Layout;
@@ -497,10 +497,11 @@ fn alignment_above_page() {
             let error = provider
                 .alloc_layout(Layout::from_size_align(size, align).unwrap())
                 .unwrap_err();
-            let AllocError::UnsupportedAlignment { align: asked, max } = error else {
+            let AllocError::UnsupportedAlignment { align: asked } = error else {
                 panic!("{error}")
             };
-            assert_eq!((asked, max), (align, Provider::MAX_ALIGN));
+            assert_eq!(asked, align);
+            assert!(error.to_string().contains(&Provider::MAX_ALIGN.to_string()));
         }
     }
     let too_large = Layout::from_size_align(2 << 30, 4096).unwrap();
@@ -596,12 +597,13 @@ fn send_and_sync() {
     fn is_send_and_sync<T: Send + Sync + 'static>() {}
     is_send_and_sync::<(Provider, ProviderBuilder, ProviderId, Stats)>();
     is_send_and_sync::<(ShmBytesMut, ShmBytes, ShmView)>();
-    is_send_and_sync::<(Client, ClientBuilder, PeerId, Descriptor)>();
+    is_send_and_sync::<(Client, PeerId, Descriptor)>();
     is_send_and_sync::<(
         AllocError,
         shm_pool::BuildError,
         shm_pool::AttachError,
         shm_pool::ShareError,
+        shm_pool::DisconnectError,
     )>();
     is_send_and_sync::<(
         shm_pool::OsError,

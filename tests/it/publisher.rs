@@ -592,9 +592,7 @@ fn publisher_outlives_provider() {
         .namespace(&Namespace::new(&prefix).unwrap())
         .build()
         .unwrap();
-    let client = Client::builder()
-        .namespace(&Namespace::new(&prefix).unwrap())
-        .build();
+    let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let mut publisher = Publisher::create(&provider, "c").unwrap();
     let mut before = Subscriber::builder()
         .on_end(OnEnd::Return)
@@ -675,7 +673,7 @@ fn sizing_rule_suffices() {
                 .publisher
                 .try_send(message(&scene.provider, 1_000, stamp))
             {
-                Ok(sent) => assert_eq!(sent.too_many_borrowed, 0),
+                Ok(sent) => assert_eq!(sent.missed.too_many_borrowed, 0),
                 Err(error) => assert!(
                     matches!(error.kind(), SendErrorKind::Full { .. }),
                     "{error}"
@@ -751,9 +749,7 @@ fn registration_reuse_removes_dead_connection() {
         .namespace(&Namespace::new(&prefix).unwrap())
         .build()
         .unwrap();
-    let client = Client::builder()
-        .namespace(&Namespace::new(&prefix).unwrap())
-        .build();
+    let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let mut publisher = Publisher::builder()
         .max_subscribers(2)
         .create(&provider, "c")

@@ -209,7 +209,7 @@ fn slices() {
     let payload = message.slice(4..);
     assert_eq!(message.slice(..=3), head);
     assert_eq!(payload.slice(3..), "load");
-    assert_eq!(payload.slice(1..3).range(), 5..7);
+    assert_eq!(payload.slice(1..3), "ay");
     assert_eq!(payload.slice(7..), "");
     assert!(head < payload);
     assert_eq!(head.as_ptr(), message.as_ptr(), "nothing is copied");
@@ -220,8 +220,8 @@ fn slices() {
     };
     drop((head, payload));
     let slice = ShmSlice::new(message, 4..);
-    let buffer = slice.into_handle().try_into_mut().unwrap();
-    assert_eq!(buffer, "headpayload");
+    assert_eq!(slice, "payload");
+    assert_eq!(slice.handle(), "headpayload");
 }
 
 #[test]
@@ -409,10 +409,10 @@ mod unwind_safe {
         shm_pool::CapacityError,
         shm_pool::ClassStats,
         shm_pool::Client,
-        shm_pool::ClientBuilder,
         shm_pool::Counters,
         shm_pool::Descriptor,
         shm_pool::DescriptorError,
+        shm_pool::DisconnectError,
         shm_pool::OsError,
         shm_pool::ParseError,
         shm_pool::PeerId,
@@ -434,7 +434,6 @@ mod unwind_safe {
         backend::BackendBuilder,
         backend::Chunk,
         backend::SegmentFile,
-        backend::SizeClass,
         channel::ChannelChange,
         channel::ChannelError,
         channel::ChannelInfo,
@@ -522,7 +521,7 @@ fn ids_as_text() {
         );
         assert!(text.parse::<ReceiverId>().is_err(), "{text:?}");
     }
-    let receiver = ReceiverId::from_u64(u64::MAX);
+    let receiver = ReceiverId::from(u64::MAX);
     assert_eq!(receiver.to_string(), "ffffffffffffffff");
     assert_eq!(receiver.to_string().parse(), Ok(receiver));
     assert_eq!(format!("{receiver:?}"), "ReceiverId(ffffffffffffffff)");
@@ -574,7 +573,7 @@ fn ids_as_bytes() {
     const NONE: [u8; Descriptor::SIZE] = [0; Descriptor::SIZE];
     const REFUSED: Result<Descriptor, DescriptorError> = Descriptor::from_bytes(NONE);
     const PEER: [u8; PeerId::SIZE] = PeerId::from_bytes([1; PeerId::SIZE]).to_bytes();
-    assert_eq!(REFUSED, Err(DescriptorError::Magic { found: 0 }));
+    assert!(REFUSED.is_err());
     assert_eq!(PEER[..17], [1; 17]);
 
     let provider = provider();
@@ -585,7 +584,6 @@ fn ids_as_bytes() {
     assert_eq!(Descriptor::try_from(bytes), Ok(descriptor));
     assert_eq!(Descriptor::try_from(&bytes[..]), Ok(descriptor));
     let error = Descriptor::try_from(&bytes[..31]).unwrap_err();
-    assert_eq!(error, DescriptorError::Length { found: 31 });
     assert_eq!(
         error.to_string(),
         "a descriptor has 32 bytes, but 31 were given"
@@ -677,7 +675,6 @@ fn default_builders() {
         assert_eq!(format!("{:?}", B::default()), format!("{builder:?}"));
     }
     same(Provider::builder());
-    same(Client::builder());
     same(Backend::builder());
     same(Sender::builder());
     same(Receiver::builder());
@@ -743,7 +740,7 @@ mod with_serde {
             round_trip(ProviderId::from_u64(0xab)),
             "\"00000000000000ab\""
         );
-        assert_eq!(round_trip(ReceiverId::from_u64(1)), "\"0000000000000001\"");
+        assert_eq!(round_trip(ReceiverId::from(1)), "\"0000000000000001\"");
         let peer = PeerId::from_bytes([1; PeerId::SIZE]);
         assert_eq!(round_trip(peer), format!("\"{peer}\""));
         assert_eq!(round_trip(OnFull::DropNewest), "\"drop_newest\"");

@@ -259,11 +259,28 @@ fn thousands_cancelled() {
         drop(threads);
     });
     assert!(served > 0);
-    assert_eq!(provider.stats().bytes_in_use, 0);
+    // Also what the helper thread has in its hand for a future that was dropped.
     let all: Vec<_> = (0..CHUNKS)
         .map(|_| provider.alloc(LEN).expect("nothing is lost"))
         .collect();
     drop(all);
+    assert_eq!(provider.stats().bytes_in_use, 0);
+}
+
+/// The helper thread may have the memory in its hand for a future that was dropped.
+#[test]
+fn memory_for_a_dropped_future_is_not_lost() {
+    let (provider, held) = at_the_cap();
+    drop(held);
+    for _ in 0..2000 {
+        let all = provider.alloc(CAP).unwrap();
+        let mut future = Waiting::new(provider.request(CAP).wait_async());
+        assert!(future.poll().is_pending());
+        drop(all);
+        drop(future);
+        let again = provider.alloc(CAP);
+        drop(again.expect("it was released before the future was dropped"));
+    }
 }
 
 #[test]
@@ -864,6 +881,105 @@ fn two_refused_lengths_in_turn() {
         held.extend(provider.alloc(60_000).ok());
         wanted.retain(|&len| provider.alloc(len).is_err());
         thread::yield_now();
+    }
+}
+
+/// Runs `brief` again and again while another thread waits for memory, and then makes 192 MiB of it
+/// present. Returns the longest call, and how long the other thread took once there was room.
+fn beside_page_faults(brief: impl Fn(&Provider)) -> (Duration, Duration) {
+    let provider = builder()
+        .max_bytes(256 * MIB)
+        .tuning(Tuning::new().arena_size(256 * MIB))
+        .build()
+        .unwrap();
+    // What `brief` asks for never fits beside it.
+    let _held = provider.alloc(10 * MIB).unwrap();
+    let in_the_way = provider.alloc(60 * MIB).unwrap();
+    let mut longest = Duration::ZERO;
+    let took = thread::scope(|scope| {
+        let (begins, begun) = mpsc::channel();
+        let provider = &provider;
+        let waits = scope.spawn(move || {
+            begins.send(gettid()).unwrap();
+            provider.alloc_timeout(192 * MIB, FOR_EVER).unwrap()
+        });
+        let thread_id = begun.recv().unwrap();
+        while is_awake(thread_id) {
+            thread::yield_now();
+        }
+        let start = Instant::now();
+        drop(in_the_way);
+        while !waits.is_finished() {
+            let start = Instant::now();
+            brief(provider);
+            longest = longest.max(start.elapsed());
+        }
+        start.elapsed()
+    });
+    (longest, took)
+}
+
+/// A short wait ends in time, and a future is dropped at once, while another request's memory is
+/// made present.
+#[test]
+fn waits_beside_page_faults() {
+    let short_wait = |provider: &Provider| {
+        let timeout = Duration::from_millis(1);
+        assert!(provider.alloc_timeout(250 * MIB, timeout).is_err());
+    };
+    let dropped_future = |provider: &Provider| {
+        drop(Waiting::begin(provider.request(250 * MIB).wait_async()));
+    };
+    let (longest, took) = beside_page_faults(short_wait);
+    assert!(longest < took / 2, "a wait of 1 ms took {longest:?}");
+    let (longest, took) = beside_page_faults(dropped_future);
+    assert!(longest < took / 2, "a drop took {longest:?}");
+}
+
+/// Leaving takes as long for the last of 20,000 futures as for the first.
+#[test]
+fn thousands_leave_from_the_end() {
+    let (provider, _held) = at_the_cap();
+    let mut first: Vec<_> = (0..20_000)
+        .map(|_| Waiting::begin(provider.request(CAP / 4).wait_async()))
+        .collect();
+    let last = first.split_off(10_000);
+    let start = Instant::now();
+    drop(last);
+    let last = start.elapsed();
+    let start = Instant::now();
+    drop(first);
+    let first = start.elapsed();
+    assert!(last < first * 8, "{last:?}, and the first {first:?}");
+}
+
+/// Of two threads that wait for one length, the first gets what is released.
+#[test]
+fn threads_are_served_in_order() {
+    let (provider, mut held) = at_the_cap();
+    for _ in 0..100 {
+        thread::scope(|scope| {
+            let (begins, begun) = mpsc::channel();
+            let (ends, ended) = mpsc::channel();
+            for number in 0..2 {
+                let (provider, begins, ends) = (&provider, begins.clone(), ends.clone());
+                scope.spawn(move || {
+                    begins.send(gettid()).unwrap();
+                    let buffer = provider.alloc_timeout(CAP / 4, FOR_EVER).unwrap();
+                    ends.send((number, buffer)).unwrap();
+                });
+                let thread_id = begun.recv().unwrap();
+                while is_awake(thread_id) {
+                    thread::yield_now();
+                }
+            }
+            for expected in 0..2 {
+                held.pop();
+                let (number, buffer) = ended.recv_timeout(FOR_EVER).unwrap();
+                assert_eq!(number, expected);
+                held.push(buffer);
+            }
+        });
     }
 }
 

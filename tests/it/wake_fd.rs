@@ -18,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
 
 /// Returns `true` if the descriptor is readable within `timeout` milliseconds; -1 means forever.
-fn is_readable(fd: &impl AsFd, timeout: i32) -> bool {
+pub(crate) fn is_readable(fd: &impl AsFd, timeout: i32) -> bool {
     let mut polled = libc::pollfd {
         fd: fd.as_fd().as_raw_fd(),
         events: libc::POLLIN,
@@ -460,7 +460,7 @@ fn publisher_ready() {
             wait_until_ready(&mut ready, |context| publisher.poll_ready(context, &next)).unwrap();
             assert!(start.elapsed() >= limit);
             let sent = publisher.try_send(next).unwrap();
-            assert_eq!((sent.receivers, sent.stalled), (2, 1));
+            assert_eq!((sent.receivers, sent.missed.stalled), (2, 1));
             continue;
         }
         drop(held);

@@ -137,22 +137,29 @@ fn assert_no_space(error: &OsError) {
     assert!(error.to_string().contains("ulimit -v"), "{error}");
 }
 
-/// A process at its limit survives sharing its first message.
+/// A process at its limit survives sharing so many messages that their queue has to grow.
 #[test]
-fn first_descriptor_without_memory() {
+fn descriptors_without_memory() {
+    // The queue takes 16 bytes per entry. For more than 32,768 chunks, it has 262,144.
+    const FEW: usize = 32_768;
     in_child(|prefix| {
-        // The queue takes 16 bytes per entry: 4 MiB.
         let provider = Provider::builder()
             .namespace(&Namespace::new(prefix).unwrap())
             .max_shared(256 << 10)
             .build()
             .unwrap();
-        let message = provider.alloc(1).unwrap().freeze();
+        let messages: Vec<_> = (0..FEW + 1)
+            .map(|_| provider.alloc(1).unwrap().freeze())
+            .collect();
+        let (last, few) = messages.split_last().unwrap();
+        for message in few {
+            message.descriptor().unwrap();
+        }
         for _ in 0..ROUNDS {
-            let error = with_private_memory(LITTLE, || message.descriptor()).unwrap_err();
+            let error = with_private_memory(LITTLE, || last.descriptor()).unwrap_err();
             assert_eq!(error, ShareError::OutOfMemory { bytes: 4 << 20 });
         }
-        let descriptor = message.descriptor().unwrap();
+        let descriptor = last.descriptor().unwrap();
         drop(shm::client(prefix).attach(&descriptor).unwrap());
     });
 }

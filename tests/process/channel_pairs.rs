@@ -15,7 +15,7 @@ use shm_pool::channel::{
 };
 use shm_pool::{Provider, WakeFd};
 use std::alloc::Layout;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -236,6 +236,88 @@ fn killed_sender_of_other_type() {
     }
     drop(receiver);
     names.sweep();
+}
+
+/// Sleeps on an end's own descriptor, as an event loop does, until `try_send` returns something.
+fn send_when_readable<S, T>(
+    end: &mut S,
+    fd: impl Fn(&mut S) -> RawFd,
+    mut try_send: impl FnMut(&mut S) -> Option<T>,
+) -> T {
+    let start = Instant::now();
+    loop {
+        let mut polled = libc::pollfd {
+            fd: fd(end),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one valid element, which lives during the call.
+        let count = unsafe { libc::poll(&mut polled, 1, FOR_EVER.as_millis() as i32) };
+        assert_eq!(count, 1);
+        assert!(start.elapsed() < FOR_EVER);
+        if let Some(done) = try_send(end) {
+            return done;
+        }
+    }
+}
+
+fn is_readable(fd: RawFd) -> bool {
+    let mut polled = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid element, which lives during the call.
+    unsafe { libc::poll(&mut polled, 1, 0) == 1 }
+}
+
+/// An event loop that sleeps on the descriptor of a sender or publisher learns at once that the
+/// receiver was killed which made no room.
+#[test]
+fn killed_receiver_wakes_descriptor() {
+    assert_prompt(|| {
+        let names = Names::new("pairs-fd-sender");
+        let provider = provider(names.prefix());
+        let options = Sender::builder().capacity(2);
+        let mut sender = options.create(&provider, CHANNEL).unwrap();
+        let receiver = idle(&names);
+        let fd = |sender: &mut Sender| sender.wake_fd().unwrap().as_raw_fd();
+        let raw = fd(&mut sender);
+        while sender.try_send_copy(b"x").is_ok() || is_readable(raw) {}
+        receiver.kill();
+        let start = Instant::now();
+        let error = send_when_readable(&mut sender, fd, |sender| {
+            let error = sender.try_send_copy(b"x").unwrap_err();
+            error.is_disconnected().then_some(error)
+        });
+        let time = start.elapsed();
+        assert_eq!(error.kind(), SendErrorKind::Disconnected);
+        names.sweep();
+        time
+    });
+    assert_prompt(|| {
+        let names = Names::new("pairs-fd-publisher");
+        let provider = provider(names.prefix());
+        let options = Publisher::builder()
+            .capacity(2)
+            .on_full(OnFull::Block)
+            .block_limit(FOR_EVER);
+        let mut publisher = options.create(&provider, CHANNEL).unwrap();
+        let receiver = idle(&names);
+        publisher.wait_for_receivers(1, FOR_EVER).unwrap();
+        let fd = |publisher: &mut Publisher| publisher.wake_fd().unwrap().as_raw_fd();
+        let raw = fd(&mut publisher);
+        while publisher.try_send_copy(b"x").is_ok() || is_readable(raw) {}
+        receiver.kill();
+        let start = Instant::now();
+        let sent = send_when_readable(&mut publisher, fd, |publisher| {
+            publisher.try_send_copy(b"x").ok()
+        });
+        let time = start.elapsed();
+        assert_eq!(sent.receivers, 0);
+        names.sweep();
+        time
+    });
 }
 
 /// An event loop that waits for room learns at once that a receiver was killed: the sender's only one,

@@ -638,9 +638,7 @@ fn huge_pages_by_mount() {
                 .tuning(Tuning::new().arena_size(CAP).huge_pages(true))
                 .build()
                 .unwrap();
-            let client = Client::builder()
-                .namespace(&namespace_in(prefix, &directory))
-                .build();
+            let client = Client::in_namespace(&namespace_in(prefix, &directory));
             let mut messages = Vec::new();
             for round in 0..3 {
                 let lens = [3 * HUGE, HUGE / 2, 100, HUGE, 80_000, HUGE + 4096];

@@ -82,10 +82,13 @@ fn contents(prefix: &str, genuine: &[u8]) {
     for len in [4096, 8192] {
         assert_reason(&error_of(prefix, &genuine[..len]), "");
     }
-    assert_reason(&error_of(prefix, &vec![0; genuine.len()]), "not finished");
+    assert_reason(
+        &error_of(prefix, &vec![0; genuine.len()]),
+        "still creating it",
+    );
     assert_reason(
         &error_of(prefix, &vec![0; genuine.len() * 100]),
-        "not finished",
+        "still creating it",
     );
     for seed in 1..100 {
         let mut random = vec![0; genuine.len()];
@@ -111,7 +114,7 @@ fn damaged_headers(prefix: &str, genuine: &[u8]) {
     assert_reason(&with(&[(8, &4u32.to_le_bytes())]), "version");
     assert_reason(&with(&[(8, &6u32.to_le_bytes())]), "version");
     assert_reason(&with(&[(8, &u32::MAX.to_le_bytes())]), "version");
-    assert_reason(&with(&[(12, &0u32.to_le_bytes())]), "not finished");
+    assert_reason(&with(&[(12, &0u32.to_le_bytes())]), "still creating it");
     assert_reason(&with(&[(12, &2u32.to_le_bytes())]), "closed");
     assert_reason(&with(&[(12, &3u32.to_le_bytes())]), "");
     for records in [0, 9, 1000, 1 << 20, (1 << 20) + 1, u32::MAX] {

@@ -713,7 +713,7 @@ fn damaged_connections_are_listed() {
         );
         assert!(!channel.damaged[0].problem.is_empty() && !channel.damaged[0].is_orphan);
     }
-    assert_eq!(noise.damaged[0].id.to_u64(), 1);
+    assert_eq!(u64::from(noise.damaged[0].id), 1);
     // It is not known to be this crate's.
     assert_eq!(names.sweep(), 0);
     fs::remove_file(garbage).unwrap();

@@ -60,13 +60,7 @@ impl Scene {
             granted.grant(victim_id).unwrap();
         }
         let one_more = granted.grant(victim_id).unwrap_err();
-        assert_eq!(
-            one_more,
-            ShareError::TooManyGrants {
-                peer: victim_id,
-                max: GRANTS
-            }
-        );
+        assert_eq!(one_more, ShareError::TooManyGrants(victim_id));
         // The victim leases the survivors' messages, too.
         let survivors = [2, 3].map(|seed| {
             let survivor = Peer::start(names.prefix());
@@ -403,10 +397,7 @@ fn killed_peer_frees_slot() {
         .collect();
     let one_more = names.client();
     let refused = one_more.connect(provider.id()).unwrap_err();
-    assert!(
-        matches!(refused, AttachError::TooManyPeers { max: PEERS, .. }),
-        "{refused}"
-    );
+    assert!(matches!(refused, AttachError::TooManyPeers(_)), "{refused}");
 
     let message = shm::message(&provider, 20_000, 1);
     victim.attach(message.descriptor().unwrap(), 1).unwrap();
@@ -501,10 +492,7 @@ fn sixty_fifth_peer() {
             late.connect(provider.id()).unwrap_err(),
             late.attach(descriptor, 65).unwrap_err(),
         ] {
-            assert!(
-                refused.starts_with("TooManyPeers") && refused.contains("max: 64"),
-                "{refused}"
-            );
+            assert!(refused.starts_with("TooManyPeers"), "{refused}");
         }
         assert_eq!(late.mappings(), 0, "a refused peer keeps no mapping");
         goes(peers[slot].take().expect("each slot is left once"));

@@ -36,6 +36,7 @@ mod channel_pairs;
 mod forks;
 mod full_shm;
 mod garbage;
+mod hooks;
 mod hostile;
 mod inspect;
 mod interrupts;
@@ -50,6 +51,7 @@ mod rlimits;
 mod scenario;
 mod spinning;
 mod storms;
+
 mod users;
 mod versions;
 mod waiting;

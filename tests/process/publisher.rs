@@ -914,7 +914,7 @@ fn doorbell_limit() {
                     others.push(other);
                     ends += max_subscribers;
                 }
-                Err(ChannelError::TooManyEnds { max: 2048 }) => max_subscribers /= 2,
+                Err(ChannelError::TooManyEnds) => max_subscribers /= 2,
                 Err(error) => panic!("{error}"),
             }
         }

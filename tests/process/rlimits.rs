@@ -1,12 +1,12 @@
 //! Limits of a process: an error names the limit, and all earlier steps are undone (D9). An owner
 //! keeps one descriptor per segment, and a peer none.
 
-use crate::child::{self, in_child, Child};
+use crate::child::{self, in_child, in_child_for, Child};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
 use nix::sys::resource::Resource;
-use shm_pool::channel::{ChannelError, Sender};
+use shm_pool::channel::{ChannelError, Receiver, Sender};
 use shm_pool::{
     AllocError, AttachError, BuildError, Namespace, OsError, Provider, ProviderBuilder, Tuning,
     WakeFd,
@@ -63,6 +63,59 @@ fn owner_descriptors() {
         warm.expect("a warm allocation needs no descriptor");
         drop(provider);
         assert_eq!(shm::state(prefix), before);
+    });
+}
+
+/// Senders that were dropped keep no descriptor, nor memory, with or without a receiver.
+#[test]
+fn dropped_senders_have_no_descriptor() {
+    in_child(|prefix| {
+        let names = Namespace::new(prefix).unwrap();
+        let provider = builder(prefix).build().unwrap();
+        drop(provider.alloc(LEN).unwrap());
+        let before = shm::open_descriptors();
+        for number in 0..SEGMENTS {
+            let name = format!("channel-{number}");
+            let mut sender = Sender::create(&provider, &name).unwrap();
+            if number % 2 == 0 {
+                sender.send(provider.alloc(64).unwrap()).unwrap();
+            } else {
+                let mut receiver = Receiver::builder().namespace(&names).open(&name).unwrap();
+                sender.send(provider.alloc(64).unwrap()).unwrap();
+                drop(receiver.try_recv().unwrap());
+                drop(receiver);
+            }
+        }
+        let after = shm::open_descriptors();
+        assert!(after <= before + 1, "{after} descriptors, {before} before");
+    });
+}
+
+/// A channel that lacks descriptors uses those of channels that are over.
+#[test]
+fn channels_that_are_over_make_room() {
+    in_child(|prefix| {
+        let names = Namespace::new(prefix).unwrap();
+        let provider = builder(prefix).build().unwrap();
+        let open = |number: usize| {
+            let name = format!("channel-{number}");
+            let sender = Sender::create(&provider, &name).unwrap();
+            let receiver = Receiver::builder().namespace(&names).open(&name).unwrap();
+            (sender, receiver)
+        };
+        let mut held = Vec::new();
+        for number in 0..8 {
+            let (mut sender, mut receiver) = open(number);
+            sender.send(provider.alloc(64).unwrap()).unwrap();
+            held.push(receiver.try_recv().unwrap());
+            // The message is still read, so the pool waits for it.
+        }
+        with_only(0, || {
+            drop(held);
+            // The receivers' descriptors are taken, so only those of the channels can serve.
+            let _others: Vec<_> = (0..).map_while(|_| File::open("/dev/null").ok()).collect();
+            Sender::create(&provider, "another").expect("eight channels are over")
+        });
     });
 }
 
@@ -164,6 +217,50 @@ pub(crate) fn with_only<T>(count: u64, body: impl FnOnce() -> T) -> T {
     let result = body();
     sys::limit_descriptors(1024);
     result
+}
+
+/// A sweep holds a descriptor of each dead owner that it looks after, of a few at a time, even if it
+/// may have no more. A receiver of one of them keeps that one's objects.
+#[test]
+fn sweep_of_many_owners() {
+    const OWNERS: usize = 100;
+    for descriptors in [ENOUGH, 200] {
+        in_child_for(&descriptors.to_string(), |prefix| {
+            let owners = Child::start_ready("rlimits-owners", &[prefix, &OWNERS.to_string()]);
+            let namespace = shm::namespace(prefix);
+            let options = Receiver::builder().namespace(&namespace);
+            let mut receiver = options.open("channel").unwrap();
+            owners.kill();
+            // A control object and a segment each.
+            assert_eq!(shm::objects(prefix).len(), 2 * OWNERS + 1);
+
+            let swept = with_only(descriptors, || namespace.sweep()).unwrap();
+            assert_eq!(swept.objects, 2 * (OWNERS - 1));
+            assert_eq!(*receiver.recv().unwrap(), [7; LEN]);
+            drop(receiver);
+            assert_eq!(shm::objects(prefix), [""; 0]);
+        });
+    }
+}
+
+role!("rlimits-owners", owners_role);
+
+/// The role of a process with many providers, the last of which has sent a message.
+fn owners_role(link: &Link, arguments: &[&str]) {
+    let count: usize = arguments[1].parse().unwrap();
+    let mut providers: Vec<_> = (0..count)
+        .map(|_| builder(arguments[0]).build().unwrap())
+        .collect();
+    for provider in &providers {
+        drop(provider.alloc(LEN).unwrap());
+    }
+    let provider = providers.pop().unwrap();
+    let mut sender = Sender::create(&provider, "channel").unwrap();
+    let mut buffer = provider.alloc(LEN).unwrap();
+    buffer.fill(7);
+    sender.send(buffer).unwrap();
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), None);
 }
 
 /// Allows an attempt more and more descriptors until it succeeds. Each failure leaves nothing.

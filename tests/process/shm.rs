@@ -78,7 +78,7 @@ pub(crate) fn namespace(prefix: &str) -> Namespace {
 
 /// A client with this prefix.
 pub(crate) fn client(prefix: &str) -> Client {
-    Client::builder().namespace(&namespace(prefix)).build()
+    Client::in_namespace(&namespace(prefix))
 }
 
 /// A message with the pattern of this seed.

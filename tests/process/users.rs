@@ -26,7 +26,7 @@ fn role(link: &Link, arguments: &[&str]) {
     if let Ok(uid) = arguments[1].parse() {
         namespace = namespace.of_user(uid);
     }
-    let client = Client::builder().namespace(&namespace).build();
+    let client = Client::in_namespace(&namespace);
     peer::serve(link, &client, arguments[0]);
 }
 

@@ -281,8 +281,8 @@ fn forgotten_wait() {
     child.finish();
     assert_eq!(
         names.sweep(),
-        2,
-        "what was forgotten keeps its provider's objects while its process lives"
+        1,
+        "what was forgotten keeps its provider's control object while its process lives"
     );
 }
 

@@ -585,7 +585,7 @@ fn is_out_of_memory(error: &AllocError) -> bool {
         AllocError::Os(os) => match os.errno() {
             Some(errno) => matches!(
                 errno,
-                libc::ENOSPC | libc::ENOMEM | libc::EMFILE | libc::ENFILE
+                libc::ENOSPC | libc::EDQUOT | libc::ENOMEM | libc::EMFILE | libc::ENFILE
             ),
             // All segment ids are in use, or zenoh has no metadata. The latter may last forever.
             None => os.call() != MAP,

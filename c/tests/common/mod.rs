@@ -86,20 +86,16 @@ impl Compiler {
     }
 }
 
-/// Builds the library, which `cargo test` does not, and puts it into a folder under the names that the
-/// linker and the loader look for.
+/// Puts the library, which `cargo test` does not build, into a folder under the name that the linker
+/// and, as `cargo build` sets no soname, the loader look for.
 fn link(folder: &Path) -> io::Result<()> {
+    symlink(library(), folder.join("libshm_pool.so"))
+}
+
+/// Returns the path of the shared library, which the first call builds.
+pub(crate) fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let built = BUILT.get_or_init(build);
-    let version = concat!(
-        "libshm_pool.so.",
-        env!("CARGO_PKG_VERSION_MAJOR"),
-        ".",
-        env!("CARGO_PKG_VERSION_MINOR")
-    );
-    ["libshm_pool.so", version]
-        .into_iter()
-        .try_for_each(|name| symlink(built, folder.join(name)))
+    BUILT.get_or_init(build)
 }
 
 fn build() -> PathBuf {

@@ -96,9 +96,7 @@ mod tests {
             .namespace(&Namespace::new(&prefix).unwrap())
             .build()
             .unwrap();
-        let client = Client::builder()
-            .namespace(&Namespace::new(&prefix).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
         let mut publisher = Publisher::builder()
             .max_subscribers(2)
             .capacity(16)

@@ -166,9 +166,7 @@ fn entry() {
         Task::Owner { prefix, max_bytes } => owner(&link, &prefix, max_bytes),
         Task::Subscriber { prefix, messages } => subscriber(&link, &prefix, &messages),
         Task::Receiver { prefix, channel } => {
-            let client = Client::builder()
-                .namespace(&Namespace::new(&prefix).unwrap())
-                .build();
+            let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
             let _receiver = Receiver::builder()
                 .namespace(client.namespace())
                 .open(&channel)
@@ -228,9 +226,7 @@ fn owner(link: &UnixStream, prefix: &str, max_bytes: usize) {
 }
 
 fn subscriber(link: &UnixStream, prefix: &str, messages: &[[u8; Descriptor::SIZE]]) {
-    let client = Client::builder()
-        .namespace(&Namespace::new(prefix).unwrap())
-        .build();
+    let client = Client::in_namespace(&Namespace::new(prefix).unwrap());
     let attach = |bytes: &[u8; Descriptor::SIZE]| {
         client
             .attach(&Descriptor::from_bytes(*bytes).unwrap())

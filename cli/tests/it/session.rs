@@ -82,7 +82,7 @@ pub(crate) fn run(link: &UnixStream) {
     assert!(publish(20 * MIB).unwrap_err().contains("leased"));
     let who = tell(&mut transcript, &["who"]).line("STOPPED");
     assert!(
-        who.contains("40.0 MiB in 2") && who.contains("at least 1s"),
+        who.contains("40.0 MiB in 2") && who.contains("≥ 1s"),
         "{who}"
     );
     let top = tell(&mut transcript, &["top", "--once"]).fine();

@@ -40,12 +40,14 @@ is the parent's to reuse, so its content may change at any time.
 sent still arrives. A process that ends by ``os._exit`` calls :func:`finalize` before.
 """
 
+from . import inspect
 from ._native import (
     MAX_INLINE,
     Buffer,
     ChannelChange,
     ChannelInfo,
     Client,
+    ConnectionChange,
     Message,
     MessageType,
     Namespace,
@@ -95,6 +97,7 @@ __all__ = [
     "ChannelInfo",
     "Client",
     "Closed",
+    "ConnectionChange",
     "CopyWarning",
     "Disconnected",
     "Error",
@@ -131,5 +134,6 @@ __all__ = [
     "Watcher",
     "__version__",
     "finalize",
+    "inspect",
     "wait_any",
 ]

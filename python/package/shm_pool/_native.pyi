@@ -1,11 +1,12 @@
 from collections.abc import Sequence
 from os import PathLike
 from types import EllipsisType, TracebackType
-from typing import Any, Literal, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, final, overload
+from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar, final, overload
 
 from typing_extensions import Buffer as _Buffer
-from typing_extensions import CapsuleType, disjoint_base
+from typing_extensions import CapsuleType, Self, disjoint_base
 
+from .inspect import Report
 from .options import OnEnd, OnFull, OnStall
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "ChannelChange",
     "ChannelInfo",
     "Client",
+    "ConnectionChange",
+    "Inspector",
     "Message",
     "MessageType",
     "Namespace",
@@ -30,6 +33,7 @@ __all__ = [
     "Watcher",
     "_Pending",
     "_ReceivingEnd",
+    "_SendingEnd",
     "__version__",
     "finalize",
     "wait_any",
@@ -236,8 +240,9 @@ class Message:
 class Provider:
     """Allocates messages in shared memory.
 
-    ``max_bytes`` is the cap in bytes (default 1 GiB; memory is taken when it is first needed), ``max_alloc``
-    the largest buffer, ``max_bytes_per_peer`` how much one :class:`Client` may hold, ``namespace`` where its names
+    ``max_bytes`` is the cap in bytes (default 1 GiB; memory is taken when it is first needed). ``room_for`` adds
+    what messages take to the cap, by default to nothing: it is a list of pairs, of a length and of how many
+    messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how much one :class:`Client` may hold, ``namespace`` where its names
     are (a :class:`Namespace`, or its prefix), and ``mode`` the permission bits (default 0o600).
     ``lock_memory=True`` keeps its memory from being swapped out, ``max_idle_per_class`` is how many idle buffers of
     one size are kept, and ``max_shared`` how many buffers may be shared at a time.
@@ -247,6 +252,9 @@ class Provider:
     ...     buffer = provider.alloc(640 * 480)
     ...     len(buffer)
     307200
+    >>> with shm_pool.Provider(room_for=[(640 * 480, 8), (10_000, 16)]) as provider:
+    ...     frames = [provider.alloc(640 * 480) for _ in range(8)]
+    ...     scans = [provider.alloc(10_000) for _ in range(16)]
 
     Closing it returns idle memory to the system. Buffers stay valid. Memory of a provider that was
     killed is removed by its last reader, or when the next one is made.
@@ -257,6 +265,7 @@ class Provider:
         cls,
         *,
         max_bytes: int | None = None,
+        room_for: Sequence[tuple[int, int]] | None = None,
         max_alloc: int | None = None,
         max_bytes_per_peer: int | None = None,
         namespace: _In | None = None,
@@ -265,6 +274,14 @@ class Provider:
         max_idle_per_class: int | None = None,
         max_shared: int | None = None,
     ) -> Self: ...
+    @staticmethod
+    def chunk_size(len: int) -> int:
+        """Returns how many bytes of ``max_bytes`` a message of ``len`` bytes takes.
+
+        >>> import shm_pool
+        >>> shm_pool.Provider.chunk_size(100)
+        128
+        """
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
@@ -517,6 +534,33 @@ class Watcher:
         """Returns the next change, or ``None`` if there is none. Raises as :meth:`recv`."""
 
 @final
+class Inspector:
+    """Shows the providers, clients and channels of this user's processes, and what dead ones have left, as
+    ``shm-pool ls`` and ``shm-pool who`` do: those of one ``namespace``, or by default of all in /dev/shm.
+
+    >>> import shm_pool
+    >>> from shm_pool.inspect import Inspector
+    >>> provider = shm_pool.Provider(namespace="docs-inspect")
+    >>> camera = shm_pool.Publisher(provider, "camera")
+    >>> report = Inspector("docs-inspect").report()
+    >>> [channel.name for channel in report.channels]
+    ['camera']
+    >>> report.channels[0].provider == report.providers[0].id == provider.id
+    True
+
+    Looking changes nothing, and works while a process is stopped or dead. Processes in another PID namespace are not
+    shown.
+    """
+    def __new__(cls, namespace: _In | None = None) -> Self: ...
+    def report(self) -> Report:
+        """Looks once. The inspector remembers which messages it has seen, for :attr:`PeerReport.oldest_lease` and
+        :attr:`ReceiverReport.oldest_borrowed`.
+
+        Raises :class:`SystemCallFailed` if the directory or /proc cannot be read. An object that cannot be read is
+        listed with the ``problem``.
+        """
+
+@final
 class MessageType:
     """The type of a channel's messages, which both sides declare: a name of 1 to 96 bytes, a version, and the
     size of a message in bytes.
@@ -545,6 +589,7 @@ class MessageType:
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[str, int, int], dict[str, int]]: ...
     @property
     def align(self) -> int:
         """The alignment in bytes."""
@@ -567,8 +612,40 @@ class _Pending:
     def fileno(self) -> int: ...
     def poll(self) -> tuple[Any] | None: ...
 
+@disjoint_base
+class _SendingEnd:
+    """What a sender and a publisher have in common."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+    @property
+    def capacity(self) -> int:
+        """How many messages may wait to be received."""
+    @property
+    def max_borrowed(self) -> int:
+        """How many buffers a receiver may hold, received or not."""
+    @property
+    def name(self) -> str:
+        """The channel's name."""
+    def alloc(self, len: int, *, zeroed: bool = False, timeout: float | None = 0.0) -> Buffer:
+        """Allocates a buffer of the provider, as :meth:`Provider.alloc`."""
+    def close(self) -> None:
+        """Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`."""
+    def interrupt(self) -> None:
+        """Ends the current wait, or the next one, with :class:`Interrupted`. For other threads."""
+    def wait_until_received(self, *, timeout: float | None = None) -> None:
+        """Waits until the receivers have received everything. What was sent arrives even without this call.
+
+        Raises :class:`Timeout`, :class:`Disconnected`.
+        """
+    async def wait_until_received_async(self) -> None:
+        """Waits as :meth:`wait_until_received`, without blocking the event loop of asyncio. Meanwhile, other calls
+        raise :class:`InUse`.
+        """
+
 @final
-class Sender:
+class Sender(_SendingEnd):
     """Sends messages to one :class:`Receiver`, in this or another process, and loses none of them.
 
     Creates the channel ``name``: any text without a NUL, such as ``/front/image_raw``; if another one has it,
@@ -601,25 +678,22 @@ class Sender:
         spin: float | None = None,
         message_type: MessageType | None = None,
     ) -> Self: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None: ...
-    @property
-    def capacity(self) -> int:
-        """How many messages may wait to be received."""
-    @property
-    def max_borrowed(self) -> int:
-        """How many buffers a receiver may hold, received or not."""
-    @property
-    def name(self) -> str:
-        """The channel's name."""
-    def alloc(self, len: int, *, zeroed: bool = False, timeout: float | None = 0.0) -> Buffer:
-        """Allocates a buffer of the provider, as :meth:`Provider.alloc`."""
-    def close(self) -> None:
-        """Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`."""
-    def interrupt(self) -> None:
-        """Ends the current wait, or the next one, with :class:`Interrupted`. For other threads."""
+    @staticmethod
+    async def create_async(
+        provider: Provider,
+        name: str,
+        *,
+        capacity: int | None = None,
+        max_borrowed: int | None = None,
+        mode: int | None = None,
+        spin: float | None = None,
+        message_type: MessageType | None = None,
+    ) -> Sender:
+        """Creates a sender, waiting until no other one has the name, without blocking the event loop of asyncio. When
+        it is cancelled, nothing was created. ``asyncio.wait_for`` limits the wait.
+
+        Raises as :class:`Sender`, except :class:`NameTaken`.
+        """
     def send(self, message: _BytesLike, *, tag: bytes | bytearray | None = None, timeout: float | None = None) -> None:
         """Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them
         travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room,
@@ -643,21 +717,13 @@ class Sender:
         """Waits until a receiver has opened the channel. Raises :class:`Timeout`,
         :class:`Disconnected`.
         """
-    def wait_until_received(self, *, timeout: float | None = None) -> None:
-        """Waits until the receiver has received everything and asked for more. What was sent arrives even without
-        this call. Raises :class:`Timeout`, :class:`Disconnected`.
-        """
     async def wait_for_receiver_async(self) -> None:
         """Waits as :meth:`wait_for_receiver`, without blocking the event loop of asyncio. Meanwhile, other calls
         raise :class:`InUse`.
         """
-    async def wait_until_received_async(self) -> None:
-        """Waits as :meth:`wait_until_received`, without blocking the event loop of asyncio. Meanwhile, other calls
-        raise :class:`InUse`.
-        """
 
 @final
-class Publisher:
+class Publisher(_SendingEnd):
     """Sends messages to up to ``max_subscribers`` (default 16, at most 64) :class:`Subscriber` objects, which
     may join, leave and die at any time.
 
@@ -707,23 +773,39 @@ class Publisher:
         spin: float | None = None,
         message_type: MessageType | None = None,
     ) -> Self: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None: ...
-    @property
-    def capacity(self) -> int:
-        """How many messages may wait to be received."""
-    @property
-    def max_borrowed(self) -> int:
-        """How many buffers a receiver may hold, received or not."""
-    @property
-    def name(self) -> str:
-        """The channel's name."""
-    def alloc(self, len: int, *, zeroed: bool = False, timeout: float | None = 0.0) -> Buffer:
-        """Allocates a buffer of the provider, as :meth:`Provider.alloc`."""
-    def close(self) -> None:
-        """Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`."""
+    @staticmethod
+    async def create_async(
+        provider: Provider,
+        name: str,
+        *,
+        max_subscribers: int | None = None,
+        capacity: int | None = None,
+        max_borrowed: int | None = None,
+        max_bytes_per_receiver: int | None = None,
+        on_full: _OnFull | None = None,
+        allow_blocking: bool | None = None,
+        block_limit: float | None = None,
+        on_stall: _OnStall | None = None,
+        history: int | None = None,
+        mode: int | None = None,
+        spin: float | None = None,
+        message_type: MessageType | None = None,
+    ) -> Publisher:
+        """Creates a publisher, waiting until no other one has the name, without blocking the event loop of asyncio.
+        When it is cancelled, nothing was created. ``asyncio.wait_for`` limits the wait.
+
+        >>> import asyncio, shm_pool
+        >>> async def main():
+        ...     with shm_pool.Provider() as provider:
+        ...         publisher = await shm_pool.Publisher.create_async(provider, "docs-create")
+        ...         subscriber = await shm_pool.Subscriber.open_async("docs-create")
+        ...         publisher.send(b"a sample")
+        ...         return bytes(await subscriber.recv_async())
+        >>> asyncio.run(main())
+        b'a sample'
+
+        Raises as :class:`Publisher`, except :class:`NameTaken`.
+        """
     def disconnect(self, receiver: ReceiverState | int) -> bool:
         """Disconnects a receiver, given by its state or its ``id``. Returns ``False`` if it is not connected.
 
@@ -738,8 +820,6 @@ class Publisher:
         >>> [publisher.disconnect(receiver) for receiver in publisher.receivers()]
         [True]
         """
-    def interrupt(self) -> None:
-        """Ends the current wait, or the next one, with :class:`Interrupted`. For other threads."""
     def receivers(self) -> list[ReceiverState]:
         """Returns the state of each connected receiver. One that has joined is connected by the next send, wait for
         receivers or :meth:`serve_joins`.
@@ -768,16 +848,8 @@ class Publisher:
         """
     def wait_for_receivers(self, receivers: int = 1, *, timeout: float | None = None) -> None:
         """Waits until this many receivers have joined. Raises :class:`Timeout`."""
-    def wait_until_received(self, *, timeout: float | None = None) -> None:
-        """Waits until everything was received. Then nothing is lost if the provider is closed.
-        Raises :class:`Timeout`, :class:`Disconnected`.
-        """
     async def wait_for_receivers_async(self, receivers: int = 1) -> None:
         """Waits as :meth:`wait_for_receivers`, without blocking the event loop of asyncio. Meanwhile, other calls
-        raise :class:`InUse`.
-        """
-    async def wait_until_received_async(self) -> None:
-        """Waits as :meth:`wait_until_received`, without blocking the event loop of asyncio. Meanwhile, other calls
         raise :class:`InUse`.
         """
 
@@ -824,6 +896,19 @@ class ReceiverState:
     def on_full(self) -> OnFull: ...
     @property
     def waiting(self) -> int: ...
+
+@final
+class ConnectionChange:
+    """What :meth:`Subscriber.recv_event` and :meth:`Receiver.recv_event` return besides messages: a sender or
+    publisher was connected, whose messages are those of this ``provider``; or, if not ``is_connected``, it has closed
+    or died, and everything that it sent was received.
+    """
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    @property
+    def is_connected(self) -> bool: ...
+    @property
+    def provider(self) -> int | None: ...
 
 @disjoint_base
 class _ReceivingEnd:
@@ -887,6 +972,31 @@ class _ReceivingEnd:
 
         Raises as :meth:`recv`, except :class:`Timeout` and :class:`Interrupted`.
         """
+    def recv_event(self, *, timeout: float | None = None) -> Message | ConnectionChange:
+        """Receives the next event, waiting as :meth:`recv`: a message, or the :class:`ConnectionChange` before the
+        first message of a sender or publisher, or after the last one. The other methods that receive skip the
+        changes.
+
+        >>> import shm_pool
+        >>> provider = shm_pool.Provider()
+        >>> subscriber = shm_pool.Subscriber("docs-events")
+        >>> with shm_pool.Publisher(provider, "docs-events", history=1) as publisher:
+        ...     sent = publisher.send(b"a sample")
+        ...     change = subscriber.recv_event()
+        ...     publisher.wait_for_receivers()
+        >>> change.is_connected, change.provider == provider.id
+        (True, True)
+        >>> bytes(subscriber.recv_event())
+        b'a sample'
+        >>> subscriber.recv_event()
+        ConnectionChange(is_connected=False, provider=None)
+
+        Raises as :meth:`recv`.
+        """
+    async def recv_event_async(self) -> Message | ConnectionChange:
+        """Receives the next event as :meth:`recv_event`, and waits as :meth:`recv_async`."""
+    def try_recv_event(self) -> Message | ConnectionChange | None:
+        """Receives the next event, or returns ``None`` if there is none. Raises as :meth:`recv`."""
     def try_recv(self) -> Message | None:
         """Receives the next message, or returns ``None`` if none has arrived. Raises as :meth:`recv`."""
     def warm(self) -> int:
@@ -927,6 +1037,20 @@ class Receiver(_ReceivingEnd):
         spin: float | None = None,
         message_type: MessageType | None = None,
     ) -> Self: ...
+    @staticmethod
+    async def open_async(
+        name: str,
+        namespace: _In | None = None,
+        *,
+        on_end: _OnEnd | None = None,
+        spin: float | None = None,
+        message_type: MessageType | None = None,
+    ) -> Receiver:
+        """Waits until the channel exists, without blocking the event loop of asyncio, and returns its receiver. When
+        it is cancelled, nothing was opened. ``asyncio.wait_for`` limits the wait.
+
+        Raises as :class:`Receiver`, except :class:`NotFound`.
+        """
 
 @final
 class Subscriber(_ReceivingEnd):
@@ -970,3 +1094,20 @@ class Subscriber(_ReceivingEnd):
         spin: float | None = None,
         message_type: MessageType | None = None,
     ) -> Self: ...
+    @staticmethod
+    async def open_async(
+        name: str,
+        namespace: _In | None = None,
+        *,
+        capacity: int | None = None,
+        max_borrowed: int | None = None,
+        on_full: _OnFull | None = None,
+        on_end: _OnEnd | None = None,
+        spin: float | None = None,
+        message_type: MessageType | None = None,
+    ) -> Subscriber:
+        """Waits until there is a publisher, without blocking the event loop of asyncio, and returns a subscriber that
+        has joined it. When it is cancelled, nothing was opened. ``asyncio.wait_for`` limits the wait.
+
+        Raises as :class:`Subscriber`, except :class:`NotFound`.
+        """

@@ -1,9 +1,9 @@
 """The choices of options. Each is an enum of strings: ``on_full=OnFull.BLOCK`` and ``on_full="block"`` are the same."""
 
-import enum
+from ._enum import StrEnum
 
 
-class OnFull(enum.StrEnum):
+class OnFull(StrEnum):
     """What happens when a message is sent to a receiver that is behind by its capacity.
     :attr:`Message.missed` counts the messages missed."""
 
@@ -15,7 +15,7 @@ class OnFull(enum.StrEnum):
     """It misses the oldest message that it has not received."""
 
 
-class OnStall(enum.StrEnum):
+class OnStall(StrEnum):
     """What happens to a receiver with :attr:`OnFull.BLOCK` that makes no room within the publisher's
     ``block_limit``."""
 
@@ -25,7 +25,7 @@ class OnStall(enum.StrEnum):
     """It is disconnected, as by :meth:`Publisher.disconnect`, and raises :class:`Evicted`."""
 
 
-class OnEnd(enum.StrEnum):
+class OnEnd(StrEnum):
     """What a receiver does when the other side has closed or died, and all its messages were received."""
 
     WAIT = "wait"

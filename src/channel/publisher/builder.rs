@@ -16,6 +16,7 @@ use crate::channel::ring::OnFull;
 use crate::channel::subscriber::SubscriberBuilder;
 use crate::os::name::Name;
 use crate::os::posix::admits_others;
+use crate::os::wake_fd::EndFd;
 use crate::owner::provider::Provider;
 use crate::protocol::ids::ParseError;
 use std::collections::VecDeque;
@@ -69,7 +70,22 @@ impl FromStr for OnStall {
     }
 }
 
-/// Options of a [`Publisher`]; every option has a default.
+/// Options of a [`Publisher`]. Start with [`Publisher::builder`]; every option has a default.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::channel::Publisher;
+/// use shm_pool::Provider;
+///
+/// # let name = format!("doc-publisher-builder-{}", std::process::id());
+/// let provider = Provider::builder().build()?;
+/// // A subscriber that joins gets the last message at once. None can make a send wait.
+/// let options = Publisher::builder().history(1).allow_blocking(false);
+/// let publisher = options.create(&provider, &name)?;
+/// # drop(publisher);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a builder does nothing until `create` is called"]
 pub struct PublisherBuilder<T: ?Sized = [u8]> {
     options: PublisherOptions,
@@ -154,18 +170,19 @@ impl<T: Payload + ?Sized> PublisherBuilder<T> {
         self
     }
 
-    /// Sets how many buffers a receiver may hold at a time, received or not: from 1 to 1,048,576,
-    /// rounded up to a power of two; default 2048. A receiver may choose less. Each takes 24 bytes
-    /// of /dev/shm and 16 bytes of heap per receiver.
+    /// Sets how many buffers may be outstanding at a receiver, either queued or received and not yet
+    /// dropped: from 1 to 1,048,576, rounded up to a power of two; default 2048. A receiver may choose
+    /// less. Each takes 24 bytes of /dev/shm and 16 bytes of heap per receiver.
     pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
         self.options.common.max_borrowed = max_borrowed;
         self
     }
 
-    /// Sets how many bytes of buffers a receiver may hold at a time, received or not, as
-    /// [`max_borrowed`](Self::max_borrowed) does for their number; default: a share of the
-    /// provider's [`max_bytes`](crate::ProviderBuilder::max_bytes), a quarter or as set by
-    /// [`share_among`](Self::share_among). Two buffers are always allowed. [`usize::MAX`] is no limit.
+    /// Sets how many bytes of buffers may be outstanding at a receiver, as
+    /// [`max_borrowed`](Self::max_borrowed) does for their number. The default is a share of the
+    /// provider's [`max_bytes`](crate::ProviderBuilder::max_bytes): a quarter, or what
+    /// [`share_among`](Self::share_among) sets. Two buffers are always allowed. [`usize::MAX`] means
+    /// that there is no limit.
     pub fn max_bytes_per_receiver(mut self, bytes: usize) -> Self {
         self.options.max_bytes = Some(bytes);
         self
@@ -185,9 +202,9 @@ impl<T: Payload + ?Sized> PublisherBuilder<T> {
     }
 
     /// Sets how long a message waits for all receivers with [`OnFull::Block`] together; default 5
-    /// seconds. A receiver without room for that long, over however many calls, is *stalled*:
-    /// messages skip it until it has room again. With [`Duration::MAX`] a stopped receiver stops
-    /// the others. [`send_async`](Publisher::send_async) may notice up to a second later.
+    /// seconds. If a receiver makes no room for that long, added up over calls, it is *stalled*: it
+    /// misses messages until it has room again. With [`Duration::MAX`], one stopped receiver blocks
+    /// the publisher for ever. [`send_async`](Publisher::send_async) may notice up to a second later.
     pub fn block_limit(mut self, limit: Duration) -> Self {
         self.options.block_limit = limit;
         self
@@ -201,8 +218,8 @@ impl<T: Payload + ?Sized> PublisherBuilder<T> {
     }
 
     /// Sets whether a send connects receivers that have joined, and disconnects those that have
-    /// closed or died, at some 20 system calls each; default `true`. If `false`, only
-    /// [`serve_joins`](Publisher::serve_joins) and the calls that wait for receivers do.
+    /// closed or died, which takes some 20 system calls for each of them; default `true`. If `false`,
+    /// only [`serve_joins`](Publisher::serve_joins) and the calls that wait for receivers do that.
     /// [`OnStall::Disconnect`] disconnects in the send nevertheless.
     pub fn joins_in_send(mut self, serve: bool) -> Self {
         self.options.serves_joins = serve;
@@ -233,11 +250,11 @@ impl<T: Payload + ?Sized> PublisherBuilder<T> {
         self
     }
 
-    /// Returns how many buffers of one size class the publisher takes at most with these receivers,
-    /// each with the most messages that it holds received: for
-    /// [`ProviderBuilder::room_for`](crate::ProviderBuilder::room_for) and
-    /// [`Provider::reserve`](crate::Provider::reserve). Set the other options first.
-    /// [`share_among`](Self::share_among) the same receivers as well.
+    /// Returns how many buffers of one size class the publisher takes at most with these receivers.
+    /// With each receiver goes the number of messages that it holds at a time, received and not yet
+    /// dropped. The result is meant for [`ProviderBuilder::room_for`](crate::ProviderBuilder::room_for)
+    /// and [`Provider::reserve`](crate::Provider::reserve). Set the other options first, and call
+    /// [`share_among`](Self::share_among) with the same receivers.
     ///
     /// ```
     /// use shm_pool::channel::{OnFull, Publisher, Subscriber};
@@ -424,6 +441,7 @@ impl PublisherOptions {
             spin: options.spin,
             block_limit: self.block_limit,
             has_disconnected: false,
+            wake: EndFd::default(),
         };
         let max_bytes = match self.max_bytes {
             Some(bytes) => bytes,

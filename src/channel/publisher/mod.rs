@@ -38,6 +38,7 @@ use super::payload::{Of, Payload};
 use super::recipient::{ReceiverState, Recipient};
 use super::ring::{OnFull, Words};
 use super::send_options::{chunk_of_copy, copy_to_buffer, SendOptions};
+use crate::error::OsError;
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
@@ -49,6 +50,7 @@ use crate::protocol::sweep;
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -341,29 +343,16 @@ impl<T: Payload + ?Sized> Publisher<T> {
     }
 
     /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as
-    /// [`send_async`](Self::send_async) does.
+    /// [`send_async`](Self::send_async) does. For a copy with a tag, fill a buffer and use
+    /// [`send_with_async`](Self::send_with_async).
     ///
     /// # Errors
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_copy_async(&mut self, message: &T) -> Result<Sent, SendError> {
-        self.send_copy_with_async(message, SendOptions::new()).await
-    }
-
-    /// Like [`send_copy_async`](Self::send_copy_async), with options, of which the timeout does not
-    /// apply.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_copy_async`](Self::send_copy_async).
-    pub async fn send_copy_with_async(
-        &mut self,
-        message: &T,
-        options: impl Into<SendOptions>,
-    ) -> Result<Sent, SendError> {
         self.end
-            .copy_aligned_async(message.bytes(), T::COPY_ALIGN, options.into())
+            .copy_aligned_async(message.bytes(), T::COPY_ALIGN, SendOptions::new())
             .await
     }
 
@@ -436,7 +425,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
             .end
             .recipients()
             .iter()
-            .position(|recipient| recipient.id == receiver.to_u64())
+            .position(|recipient| recipient.id == receiver.0)
         else {
             return false;
         };
@@ -509,14 +498,6 @@ impl<T: Payload + ?Sized> Publisher<T> {
         self.end.connected().next().is_some()
     }
 
-    /// Returns the version of the layout of channels of the receiver that was last refused because
-    /// it was built with another version of this crate; `None` if none was.
-    /// [`wait_for_receivers`](Self::wait_for_receivers) returns it in an error.
-    pub fn refused_version(&self) -> Option<u32> {
-        let (refused, _) = self.end.rendezvous.header().refused_version()?;
-        Some(refused)
-    }
-
     /// Blocks until `count` receivers or more are connected, for at most `timeout`, or without
     /// limit with [`Duration::MAX`].
     ///
@@ -550,6 +531,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.end.check_fork()?;
         let deadline = Deadline::after(timeout);
+        self.end.fan_out.wake.renew(); // F4 of `fan_out`
         self.end.update_connections();
         for recipient in &mut self.end.fan_out.recipients {
             match recipient.connection.wait_until_received(deadline) {
@@ -563,6 +545,70 @@ impl<T: Payload + ?Sized> Publisher<T> {
     /// Returns the channel's name.
     pub fn name(&self) -> &str {
         &self.end.channel
+    }
+
+    /// Returns a descriptor for event loops: `poll`, `epoll`, `mio` and others. It is readable until
+    /// a send has returned [`SendErrorKind::Full`] or [`SendErrorKind::TooManyBorrowed`], and again
+    /// when the receiver that had no room may have some, or has
+    /// closed or died.
+    ///
+    /// Only a receiver with [`OnFull::Block`] has a send refused. When its
+    /// [`block_limit`](PublisherBuilder::block_limit) ends, so that a send skips it, the descriptor
+    /// is readable up to a second later.
+    ///
+    /// It may be readable although there is no room, so call [`try_send`](Self::try_send) or
+    /// [`try_send_copy`](Self::try_send_copy). As with a socket that is writable, it stays readable
+    /// while nothing is sent: watch it only while a message is refused. The first call creates it,
+    /// and the publisher closes it. Use [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned) for an
+    /// event loop that owns what it polls.
+    ///
+    /// A send for which there is room costs the same with a descriptor as without one. A refused
+    /// one returns [`SendErrorKind::NoHelper`] if the [helper thread](crate::docs::limits) that
+    /// would make the descriptor readable cannot be started.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shm_pool::channel::{OnFull, Publisher, SendErrorKind, Subscriber};
+    /// use std::os::fd::AsRawFd;
+    ///
+    /// # let name = format!("doc-wake-fd-Publisher-{}", std::process::id());
+    /// # let provider = shm_pool::Provider::builder().build()?;
+    /// let mut publisher = Publisher::builder().capacity(8).create(&provider, &name)?;
+    /// // In another process:
+    /// let logger = Subscriber::builder().on_full(OnFull::Block);
+    /// # let mut logger = logger.open(&name)?;
+    /// # publisher.wait_for_receivers(1, std::time::Duration::from_secs(10))?;
+    /// # let receiving = std::thread::spawn(move || {
+    /// #     for number in 0..100_u32 {
+    /// #         assert_eq!(logger.recv().unwrap()[..], number.to_ne_bytes());
+    /// #     }
+    /// # });
+    ///
+    /// for number in 0..100_u32 {
+    ///     // A refused message is kept, and sent when the receiver has made room.
+    ///     while let Err(error) = publisher.try_send_copy(&number.to_ne_bytes()) {
+    ///         let SendErrorKind::Full { .. } = error.kind() else {
+    ///             return Err(error.into());
+    ///         };
+    ///         let mut events = [libc::pollfd {
+    ///             fd: publisher.wake_fd()?.as_raw_fd(),
+    ///             events: libc::POLLIN,
+    ///             revents: 0,
+    ///         }];
+    ///         // In the loop, with other descriptors and a timeout:
+    ///         unsafe { libc::poll(events.as_mut_ptr(), 1, -1) };
+    ///     }
+    /// }
+    /// # receiving.join().unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`OsError`] if the process or the system has too many descriptors.
+    pub fn wake_fd(&mut self) -> Result<BorrowedFd<'_>, OsError> {
+        self.end.fan_out.wake.get()
     }
 
     /// Returns a handle with which any thread can end a wait of this publisher.
@@ -672,7 +718,7 @@ impl PublishingEnd {
                 })
         };
         connection::send(self, words, 0, try_send, |publisher, bytes| {
-            publisher.fan_out.waited_for(bytes)
+            publisher.fan_out.begin_await(bytes)
         })
         .await
         .map_err(|error| error.with(()))
@@ -690,7 +736,7 @@ impl PublishingEnd {
             buffer,
             bytes,
             |end: &mut Self, buffer| end.send_buffer(buffer, tag, Timeout::None),
-            |end, bytes| end.fan_out.waited_for(bytes),
+            |end, bytes| end.fan_out.begin_await(bytes),
         )
         .await
     }
@@ -701,6 +747,7 @@ impl PublishingEnd {
         bytes: usize,
     ) -> Poll<Result<(), SendErrorKind>> {
         self.check_fork()?;
+        self.fan_out.wake.renew(); // F4 of `fan_out`
         self.fan_out.poll_room(context, bytes)
     }
 
@@ -726,7 +773,7 @@ impl PublishingEnd {
             }
         }
         let sent = reserved?;
-        if sent.stalled > 0 && self.on_stall == OnStall::Disconnect {
+        if sent.missed.stalled > 0 && self.on_stall == OnStall::Disconnect {
             self.evict_stalled();
         }
         self.sent += 1;
@@ -774,6 +821,7 @@ impl PublishingEnd {
     #[cold]
     fn evict(&mut self, at: usize) {
         let mut recipient = self.fan_out.recipients.remove(at);
+        self.fan_out.wake.renew(); // F4 of `fan_out`
         recipient.missed.withdrawn += recipient.connection.evict();
         recipient.connection.note_missed(&recipient.missed);
         event!(
@@ -804,6 +852,7 @@ impl PublishingEnd {
     fn disconnect_if(&mut self, is_disconnected: impl Fn(&Recipient) -> bool) {
         while let Some(at) = self.fan_out.recipients.iter().position(&is_disconnected) {
             let recipient = self.fan_out.recipients.remove(at);
+            self.fan_out.wake.renew(); // F4 of `fan_out`
             recipient.connection.close();
             event!(
                 info,
@@ -1050,7 +1099,7 @@ impl Drop for PublishingEnd {
             for recipient in &self.fan_out.recipients {
                 recipient.connection.close();
             }
-            self.fan_out.ledger.close();
+            self.fan_out.close_ledger(&self.provider);
             // A drop must not need memory: without heap, receivers find the lock free.
             if !has_heap(HEAP) {
                 return;

@@ -42,6 +42,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
     /// [`SendErrorKind::NoHelper`], [`SendErrorKind::Forked`].
     pub async fn wait_until_received_async(&mut self) -> Result<(), SendError> {
         self.end.check_fork()?;
+        self.end.fan_out.wake.renew(); // F4 of `fan_out`
         self.end.update_connections();
         for recipient in &mut self.end.fan_out.recipients {
             match recipient.connection.wait_until_received_async().await {

@@ -5,50 +5,58 @@
 //! | arena | one segment, by pages | *runs* | chunks of whole pages, and heaps |
 //! | heap | one run, by cache lines | pieces | smaller chunks, to keep them together |
 //!
-//! All of this is off the warm path, behind one mutex. An arena has its full length from the start
-//! (I4), but no memory: the thread that carves a run reserves memory for its holes outside the
-//! mutex (see `pool::take`).
+//! All of this is off the warm path, behind one mutex, under which no system call is made and no
+//! memory is touched. An arena has its full length from the start (I4), but no memory: the thread
+//! that carves a run reserves memory for its holes (see [`memory`]).
+//!
+//! Nothing is stored for a run or a piece but bits, so a step under the mutex takes as long with a
+//! million chunks as with ten. The longest steps visit the bits of one arena, at 64 pages a
+//! nanosecond or two, and the gaps and heaps of a region that ends.
 
 #![forbid(unsafe_code)]
 
+mod heaps;
+mod memory;
 mod region;
+mod survey;
 
-pub(crate) use crate::owner::carver::Mark;
 pub(crate) use region::Site;
+pub(crate) use survey::Position;
 
 use crate::os::posix::page_size;
+use crate::owner::bits::Bits;
 use crate::owner::carver::Carver;
 use crate::owner::control::Payload;
-use crate::owner::limits::{Account, First, Grain, Need, LAST_HEAP, MIN_SIZE, SHORTEST_HEAP};
+use crate::owner::limits::Grain;
+use crate::owner::limits::{Account, First, Need, LAST_HEAP, SHORTEST_HEAP};
 use crate::protocol::control::MAX_SEGMENTS;
-use parking_lot::Mutex;
+use heaps::{Heap, Heaps};
+use memory::{InFlight, MOST_IN_FLIGHT};
+use parking_lot::{Condvar, Mutex};
 use region::Region;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The rest of a hole is filled along with the carved part if it is at most this many bytes and
-/// this share of the cap.
-const REST: usize = 1 << 20;
-const REST_SHARE: usize = 64;
+/// The longest heap in bytes, while the arenas can grow: its bits are a few cache lines, which are
+/// searched in less time than it takes to reserve a page.
+const LONGEST_HEAP: usize = 256 << 10;
 
-/// The shortest and the longest heap in bytes, while the arenas can grow.
-const HEAP: (usize, usize) = (SHORTEST_HEAP, 256 << 10);
-
+/// While the arenas can grow, a new heap is this part of all heaps: a pool with few short messages
+/// takes little memory for them, and one with many has few heaps.
 const HEAP_GROWTH: usize = 16;
 
+/// An arena is at least this part of the cap, so that the arenas are few.
 const LEAST_SHARE: usize = 64;
 
+/// An arena has room for this many runs of the length that it is made for.
 const LEAST_RUNS: usize = 8;
 
-/// For runs above this share of the cap.
+/// The same for runs above this share of the cap, of which more than a few have to fit.
 const LEAST_LARGE_RUNS: usize = 32;
 const LARGE_SHARE: usize = 32;
-
-const BITS: usize = u64::BITS as usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
@@ -63,11 +71,22 @@ pub(crate) struct Carved {
     /// In bytes from the segment's start.
     offset: usize,
     len: usize,
-    grain: Grain,
+    place: Place,
+}
+
+/// What a piece was carved from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// An arena: it is a run of whole pages.
+    Arena,
+    /// The heap of this number.
+    Heap(u32),
 }
 
 pub(crate) struct Arenas {
     state: Mutex<ArenaState>,
+    /// Notified when a system call on pages has ended (see [`memory`]).
+    settled: Condvar,
     room: AtomicU8,
     page: usize,
     max: usize,
@@ -80,18 +99,25 @@ pub(crate) struct Arenas {
     has_region: Arc<AtomicBool>,
 }
 
+/// See [`Arenas::keep_new`].
+pub(crate) struct KeepNew<'a>(&'a Arenas);
+
+impl Drop for KeepNew<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().growing -= 1;
+    }
+}
+
 struct ArenaState {
     arenas: Vec<Arena>,
+    /// Threads that add an arena, and have not searched it yet.
+    growing: usize,
     /// Arenas have made way for a longer one. A new arena then takes all that the cap allows,
     /// except for a [`First::OneMessage`].
     is_merged: bool,
-    /// Keyed by the segment's serial number and the heap's offset.
-    heaps: BTreeMap<(u64, usize), Heap>,
-    /// An upper bound on what any heap can carve, in lines.
-    longest_gap: usize,
-    /// The bytes of all heaps, and the free ones.
-    heap_bytes: usize,
-    free_heap_bytes: usize,
+    heaps: Heaps,
+    /// Pages on which a thread makes a system call. Has space for [`MOST_IN_FLIGHT`].
+    in_flight: Vec<InFlight>,
     region: Option<Region>,
     has_region: Arc<AtomicBool>,
     /// Without a region: the class that was refused first, and when it may get one.
@@ -101,17 +127,11 @@ struct ArenaState {
 struct Arena {
     payload: Arc<Payload>,
     pages: Carver,
-    holes: Holes,
+    /// Pages that have memory.
+    filled: Bits,
     was_used: bool,
     /// Has to be reserved whole before anything is carved from it. It has no piece.
     is_bare: bool,
-}
-
-struct Heap {
-    run: Carved,
-    lines: Carver,
-    /// An upper bound, in lines.
-    longest_gap: usize,
 }
 
 impl Carved {
@@ -154,11 +174,10 @@ impl Arenas {
         let has_region = Arc::new(AtomicBool::new(false));
         let state = ArenaState {
             arenas: Vec::new(),
+            growing: 0,
             is_merged: false,
-            heaps: BTreeMap::new(),
-            longest_gap: 0,
-            heap_bytes: 0,
-            free_heap_bytes: 0,
+            heaps: Heaps::default(),
+            in_flight: Vec::with_capacity(MOST_IN_FLIGHT),
             region: None,
             has_region: has_region.clone(),
             refused: None,
@@ -167,6 +186,7 @@ impl Arenas {
         let room = AtomicU8::new(Room::ToGrow as u8);
         Self {
             state: Mutex::new(state),
+            settled: Condvar::new(),
             room,
             page: page_size(),
             max,
@@ -181,55 +201,34 @@ impl Arenas {
     /// Carves from a heap; from the region of another class only if `anywhere`.
     pub(crate) fn carve_lines(&self, len: usize, class: usize, anywhere: bool) -> Option<Carved> {
         let mut state = self.state.lock();
-        let ArenaState {
-            heaps,
-            longest_gap,
-            region,
-            ..
-        } = &mut *state;
-        if len / MIN_SIZE > *longest_gap {
-            return None;
+        let mut carved = state.carve_lines(len);
+        if carved.is_none() && (anywhere || state.may_use_heaps_apart(class)) {
+            carved = state.heaps.carve_apart(len);
         }
-        let kept = region
-            .as_ref()
-            .filter(|region| !anywhere && region.class != class);
-        let is_open = |heap: &&mut Heap| !kept.is_some_and(|region| region.site.takes(&heap.run));
-        let carved = heaps
-            .values_mut()
-            .rev()
-            .filter(is_open)
-            .find_map(|heap| heap.carve(len));
-        match carved {
-            Some(_) => {
-                state.free_heap_bytes -= len;
-                state.served(class);
-            }
-            None if kept.is_none() => *longest_gap = len / MIN_SIZE - 1,
-            None => {}
+        if carved.is_some() {
+            state.served(class);
         }
         carved
     }
 
     /// Turns a filled run into a heap, and carves its first piece. `None`: no private memory.
     pub(crate) fn add_heap(&self, run: Carved, len: usize) -> Option<Carved> {
-        let Some(lines) = Carver::new(run.len / MIN_SIZE) else {
-            self.free(run);
-            return None;
+        let heap = match Heap::new(run) {
+            Ok(heap) => heap,
+            Err(run) => {
+                self.free(run);
+                return None;
+            }
         };
-        let mut heap = Heap {
-            run,
-            longest_gap: lines.units(),
-            lines,
-        };
-        let carved = heap.carve(len);
         let mut state = self.state.lock();
-        state.longest_gap = state.longest_gap.max(heap.longest_gap);
-        state.heap_bytes += heap.run.len;
-        state.free_heap_bytes += heap.lines.free_units() * MIN_SIZE;
-        state
-            .heaps
-            .insert((heap.run.payload.serial(), heap.run.offset), heap);
-        carved
+        match state.heaps.add(heap, len) {
+            Ok(carved) => Some(carved),
+            Err(heap) => {
+                drop(state);
+                self.free(heap.into_run());
+                None
+            }
+        }
     }
 
     /// Carves whole pages from the oldest arena with space, and returns the parts without memory,
@@ -241,78 +240,33 @@ impl Arenas {
         class: usize,
         anywhere: bool,
     ) -> Option<(Carved, Vec<Range<usize>>)> {
-        let (mut state, pages) = (self.state.lock(), len / self.page);
-        let carve = |state: &mut ArenaState, anywhere| {
-            let mut arenas = state.arenas.iter_mut().enumerate();
-            arenas.find_map(|(number, arena)| {
-                if arena.is_bare {
-                    return None;
-                }
-                arena.pages.carve(pages, anywhere).map(|at| (number, at))
-            })
-        };
-        let mut found = carve(&mut state, false);
+        let mut state = self.state.lock();
+        let pages = len / self.page;
+        let mut found = state.carve_pages(pages, false);
         if found.is_none() && (anywhere || state.may_use_region(class)) {
-            found = carve(&mut state, true);
+            found = state.carve_pages(pages, true);
         }
         let (arena, at) = found?;
         state.served(class);
-        let arena = &mut state.arenas[arena];
-        let holes = arena.holes.take(&(at..at + pages)).into_iter();
-        let holes = holes
-            .map(|hole| hole.start * self.page..hole.end * self.page)
-            .collect();
-        let carved = Carved {
-            payload: arena.payload.clone(),
+        let run = Carved {
+            payload: state.arenas[arena].payload.clone(),
             offset: at * self.page,
             len,
-            grain: Grain::Page,
+            place: Place::Arena,
         };
         self.note_room(&state);
-        Some((carved, holes))
-    }
-
-    /// Reserves the small rests of a filled run's holes; under the lock, because another thread
-    /// could otherwise carve these pages, marked as filled before they are.
-    pub(crate) fn fill_rests(&self, run: &Carved, account: &Account) {
-        let mut state = self.state.lock();
-        let Some(arena) = state.arena(run) else {
-            return;
-        };
-        arena.was_used = true;
-        let most = REST.min(self.max / REST_SHARE) / self.page;
-        let range = run.offset / self.page..run.range().end.div_ceil(self.page);
-        for rest in arena.holes.rests_of(&range, most, arena.pages.units()) {
-            if !rest.is_empty()
-                && arena
-                    .payload
-                    .segment()
-                    .reserve(rest.start * self.page..rest.end * self.page)
-                    .is_ok()
-            {
-                account.take(
-                    arena
-                        .holes
-                        .take(&rest)
-                        .iter()
-                        .map(ExactSizeIterator::len)
-                        .sum::<usize>()
-                        * self.page,
-                );
-            }
-        }
-        arena.collapse_ends(&range, self.page);
+        let holes = self.take_holes(&mut state, &run);
+        Some((run, holes))
     }
 
     pub(crate) fn give_up(&self, run: Carved, holes: &[Range<usize>]) {
         let mut state = self.state.lock();
-        if let Some(arena) = state.arena(&run) {
+        let pages = self.pages_of(&run.range());
+        if let Some(arena) = state.arena(run.payload.serial()) {
             for hole in holes {
-                arena
-                    .holes
-                    .add(&(hole.start / self.page..hole.end / self.page));
+                arena.filled.clear(self.pages_of(hole));
             }
-            arena.pages.free(run.offset / self.page);
+            arena.pages.free(pages.start, pages.len());
             arena.is_bare = self.whole;
         }
         self.note_room(&state);
@@ -320,30 +274,43 @@ impl Arenas {
 
     pub(crate) fn free(&self, piece: Carved) {
         let mut state = self.state.lock();
-        match piece.grain {
-            Grain::Page => state.free_run(&piece, self.page),
-            Grain::Line => {
-                let Some((key, heap)) = state.heap(&piece) else {
+        let serial = piece.payload.serial();
+        match piece.place {
+            Place::Arena => state.free_run(serial, self.pages_of(&piece.range())),
+            Place::Heap(number) => {
+                // Nothing but a gap that got longer.
+                let Some(empty) = state.heaps.free(number, &piece) else {
                     return;
                 };
-                let before = heap.lines.free_units();
-                heap.lines.free((piece.offset - key.1) / MIN_SIZE);
-                heap.longest_gap = heap.lines.units();
-                let (free, units, is_empty) = (
-                    heap.lines.free_units(),
-                    heap.longest_gap,
-                    heap.lines.is_empty(),
-                );
-                state.free_heap_bytes += (free - before) * MIN_SIZE;
-                state.longest_gap = state.longest_gap.max(units);
-                if let Some(heap) = is_empty.then(|| state.heaps.remove(&key)).flatten() {
-                    state.heap_bytes -= heap.run.len;
-                    state.free_heap_bytes -= units * MIN_SIZE;
-                    state.free_run(&heap.run, self.page);
-                }
+                state.free_run(serial, self.pages_of(&empty.run().range()));
             }
         }
         self.note_room(&state);
+    }
+
+    /// Leaves a piece to a reader of unknown lifetime: its bytes are never used again.
+    pub(crate) fn leak(&self, piece: &Carved) {
+        let mut state = self.state.lock();
+        let serial = piece.payload.serial();
+        let run = match piece.place {
+            Place::Arena => piece.range(),
+            Place::Heap(number) => match state.heaps.get(number) {
+                Some(heap) => heap.run().range(),
+                None => return,
+            },
+        };
+        let pages = self.pages_of(&run);
+        if let Some(arena) = state.arena(serial) {
+            arena.pages.leak(pages);
+        }
+    }
+
+    fn pages_of(&self, bytes: &Range<usize>) -> Range<usize> {
+        bytes.start / self.page..bytes.end.div_ceil(self.page)
+    }
+
+    fn bytes_of(&self, pages: &Range<usize>) -> Range<usize> {
+        pages.start * self.page..pages.end * self.page
     }
 
     /// Returns the space left. Takes no lock: searches for existing chunks call this.
@@ -358,8 +325,9 @@ impl Arenas {
 
     fn note_room(&self, state: &ArenaState) {
         let has_bare = state.arenas.iter().any(|arena| arena.is_bare);
+        let has_entry = state.arenas.len() < MAX_SEGMENTS;
         let room = match state.spanned() {
-            spanned if spanned < self.max || has_bare => Room::ToGrow,
+            spanned if spanned < self.max && has_entry || has_bare => Room::ToGrow,
             _ if state.free_pages() * self.page < self.max / 2 => Room::Crowded,
             _ => Room::Ample,
         };
@@ -370,11 +338,16 @@ impl Arenas {
         self.state.lock().free_pages() * self.page
     }
 
+    pub(crate) fn has_empty_arena(&self) -> bool {
+        let state = self.state.lock();
+        state.arenas.iter().any(|arena| arena.pages.is_empty())
+    }
+
     /// Returns `true` if all free memory together is as long as `need`.
     pub(crate) fn could_merge(&self, need: Need) -> bool {
         let state = self.state.lock();
         let in_heaps = if need.grain == Grain::Line {
-            state.free_heap_bytes
+            state.heaps.free_bytes()
         } else {
             0
         };
@@ -385,7 +358,7 @@ impl Arenas {
 
     pub(crate) fn heap_bytes(&self) -> (usize, usize) {
         let state = self.state.lock();
-        (state.free_heap_bytes, state.heap_bytes)
+        (state.heaps.free_bytes(), state.heaps.bytes())
     }
 
     pub(crate) fn payloads(&self, each: impl FnMut(&Payload)) {
@@ -413,13 +386,13 @@ impl Arenas {
     }
 
     /// Returns the longest run that is sure to fit now: in a gap, or in a new arena.
+    #[cfg(feature = "unstable-backend")]
     pub(crate) fn longest_run(&self) -> usize {
         let state = self.state.lock();
-        let gaps = state
-            .arenas
-            .iter()
-            .flat_map(|arena| arena.pages.gaps(0))
-            .map(|gap| gap.len() * self.page);
+        let mut longest_gap = 0;
+        for arena in &state.arenas {
+            longest_gap = longest_gap.max(arena.pages.carved().longest_clear());
+        }
         let empty: Vec<_> = state
             .arenas
             .iter()
@@ -433,7 +406,7 @@ impl Arenas {
         } else if state.arenas.len() == MAX_SEGMENTS {
             next = 0;
         }
-        gaps.chain([next.min(self.longest)]).max().unwrap_or(0)
+        next.min(self.longest).max(longest_gap * self.page)
     }
 }
 
@@ -445,94 +418,70 @@ impl ArenaState {
     fn free_pages(&self) -> usize {
         self.arenas
             .iter()
-            .map(|arena| arena.pages.free_units())
+            .map(|arena| arena.pages.free_pages())
             .sum()
     }
 
-    fn arena(&mut self, piece: &Carved) -> Option<&mut Arena> {
+    fn arena(&mut self, serial: u64) -> Option<&mut Arena> {
         self.arenas
             .iter_mut()
-            .find(|arena| Arc::ptr_eq(&arena.payload, &piece.payload))
+            .find(|arena| arena.payload.serial() == serial)
     }
 
-    fn heap(&mut self, piece: &Carved) -> Option<((u64, usize), &mut Heap)> {
-        let serial = piece.payload.serial();
-        self.heaps
-            .range_mut((serial, 0)..=(serial, piece.offset))
-            .next_back()
-            .map(|(key, heap)| (*key, heap))
-    }
-
-    fn free_run(&mut self, run: &Carved, page: usize) {
-        if let Some(arena) = self.arena(run) {
-            arena.pages.free(run.offset / page);
-        }
-    }
-}
-
-impl Arena {
-    /// Collapses the huge pages at the ends of a run, if all their pages have memory. Under the
-    /// lock, so that no gap beside the run is punched at the same time.
-    fn collapse_ends(&self, run: &Range<usize>, page: usize) {
-        let segment = self.payload.segment();
-        let Some(huge) = segment.huge_page().map(|bytes| bytes / page) else {
-            return;
-        };
-        for at in [run.start, run.end - 1] {
-            let whole = at / huge * huge..at / huge * huge + huge;
-            let is_within_run = run.start <= whole.start && whole.end <= run.end;
-            if whole.end <= self.pages.units()
-                && !is_within_run
-                && self.holes.filled_len(&whole) == whole.len()
-            {
-                segment.collapse(whole.start * page..whole.end * page);
-            }
-        }
-    }
-}
-
-impl Heap {
-    fn carve(&mut self, len: usize) -> Option<Carved> {
-        let lines = len / MIN_SIZE;
-        if lines > self.longest_gap {
-            return None;
-        }
-        let Some(at) = self.lines.carve(lines, true) else {
-            self.longest_gap = lines - 1;
-            return None;
-        };
-        let offset = self.run.offset + at * MIN_SIZE;
-        Some(Carved {
-            payload: self.run.payload.clone(),
-            offset,
-            len,
-            grain: Grain::Line,
+    /// Carves from a heap outside the region.
+    fn carve_lines(&mut self, len: usize) -> Option<Carved> {
+        let region = self.region.as_ref();
+        self.heaps.carve(len, |run| {
+            region.is_some_and(|region| region.site.takes(run))
         })
     }
+
+    /// Returns the number of the arena, and the first page.
+    fn carve_pages(&mut self, pages: usize, anywhere: bool) -> Option<(usize, usize)> {
+        for (number, arena) in self.arenas.iter_mut().enumerate() {
+            if arena.is_bare {
+                continue;
+            }
+            if let Some(at) = arena.pages.carve(pages, anywhere) {
+                return Some((number, at));
+            }
+        }
+        None
+    }
+
+    fn free_run(&mut self, serial: u64, pages: Range<usize>) {
+        if let Some(arena) = self.arena(serial) {
+            arena.pages.free(pages.start, pages.len());
+        }
+    }
 }
 
-pub(crate) struct Blank(Carver, Holes);
+pub(crate) struct Blank(Carver, Bits);
 
 impl Arenas {
+    /// Returns the length of a new heap for pieces of `len` bytes, and the least one that serves: a
+    /// single piece. A length is a multiple of the piece, so that pieces of one size leave no
+    /// remainder.
     pub(crate) fn heap_len(&self, len: usize, will_recur: bool) -> (usize, usize) {
-        let pages = |len: usize| len.next_multiple_of(self.page);
+        let least = len.next_multiple_of(self.page);
         let first = match self.first {
             First::Given(bytes) | First::Usual(bytes) => bytes,
             First::OneMessage => 0,
         };
         let state = self.state.lock();
-        if state.spanned() == self.max {
-            // All that is not needed soon is left to large messages.
-            let least = if will_recur && len % self.page > 0 {
-                2
-            } else {
-                1
-            };
-            let count = LAST_HEAP.min(first).div_ceil(len).max(least);
-            return (pages(count * len), pages(len));
+        let bytes = if state.spanned() < self.max {
+            let shortest = SHORTEST_HEAP.min(first / 2);
+            (state.heaps.bytes() / HEAP_GROWTH).clamp(shortest, LONGEST_HEAP)
+        } else {
+            // All that is not needed soon is left to long messages.
+            LAST_HEAP.min(first)
+        };
+        let mut count = bytes.div_ceil(len).max(1);
+        if state.spanned() == self.max && will_recur && len % self.page > 0 {
+            // One piece would leave a part of its last page unused.
+            count = count.max(2);
         }
-        let wanted = (state.heap_bytes / HEAP_GROWTH).clamp(HEAP.0.min(first / 2), HEAP.1);
-        (pages(wanted.div_ceil(len).max(1) * len), pages(len))
+        ((count * len).next_multiple_of(self.page), least)
     }
 
     /// Returns the length of the next arena, made for a run of `len` bytes. Each arena but the
@@ -589,18 +538,18 @@ impl Arenas {
 
     pub(crate) fn prepare(&self, len: usize) -> Option<Blank> {
         let pages = len / self.page;
-        Some(Blank(Carver::new(pages)?, Holes::all(pages)?))
+        Some(Blank(Carver::new(pages)?, Bits::new(pages)?))
     }
 
     pub(crate) fn add(&self, payload: Arc<Payload>, blank: Blank, account: &Account) {
         let mut state = self.state.lock();
-        // Under the lock, which orders the relaxed counter: a thread that searched before this, and searches again
-        // after the arena is removed, reads the new count (`Pool::make`).
+        // Under the lock, which orders the relaxed counter: a thread that searched before this, and
+        // searches again after the arena is removed, reads the new count (`Pool::attempt`).
         account.count_segment();
         state.arenas.push(Arena {
             payload,
             pages: blank.0,
-            holes: blank.1,
+            filled: blank.1,
             was_used: false,
             is_bare: self.whole,
         });
@@ -626,214 +575,146 @@ impl Arenas {
             .filter(|arena| arena.is_bare && arena.payload.len() >= len)
             .filter(|arena| arena.payload.len() > above);
         let arena = bare.min_by_key(|arena| arena.payload.len())?;
-        let pages = arena.pages.units();
-        let at = arena.pages.carve(pages, true)?;
+        let pages = arena.pages.pages();
+        arena.pages.carve(pages, true)?;
         arena.is_bare = false;
-        let mut holes = Vec::new();
-        for hole in arena.holes.take(&(at..at + pages)) {
-            holes.push(hole.start * self.page..hole.end * self.page);
-        }
         let all = Carved {
             payload: arena.payload.clone(),
             offset: 0,
             len: pages * self.page,
-            grain: Grain::Page,
+            place: Place::Arena,
         };
         self.note_room(&state);
+        let holes = self.take_holes(&mut state, &all);
         Some((all, holes))
     }
-}
 
-impl Arenas {
-    pub(crate) fn filled_gaps(&self) -> usize {
-        let state = self.state.lock();
-        let filled = |arena: &Arena| {
-            if !self.may_punch(arena) {
-                return 0;
-            }
-            arena
-                .pages
-                .gaps(0)
-                .map(|gap| arena.holes.filled_len(&gap))
-                .sum::<usize>()
-        };
-        state.arenas.iter().map(filled).sum::<usize>() * self.page
-    }
-
-    /// Returns `true` if the arena's gaps may be returned to the system.
-    fn may_punch(&self, arena: &Arena) -> bool {
-        !self.whole || arena.pages.is_empty()
-    }
-
-    pub(crate) fn punch(&self, account: &Account, most: usize) -> usize {
-        let mut state = self.state.lock();
-        let mut given = 0;
-        for arena in &mut state.arenas {
-            if most - given < self.page {
-                break;
-            }
-            if !self.may_punch(arena) {
-                continue;
-            }
-            arena.is_bare = self.whole;
-            let Arena {
-                payload,
-                pages,
-                holes,
-                ..
-            } = arena;
-            let mut from = 0;
-            while let Some(mut part) = pages
-                .gaps(from)
-                .find_map(|gap| holes.parts(gap, true).next())
-            {
-                part.end = part
-                    .end
-                    .min(part.start.saturating_add((most - given) / self.page));
-                if part.is_empty() {
-                    break;
-                }
-                from = part.end;
-                if payload
-                    .segment()
-                    .discard(part.start * self.page..part.end * self.page)
-                {
-                    given += holes.add(&part) * self.page;
-                }
-            }
-        }
-        // Under the lock, so that pages that are reserved again are counted after this.
-        account.give_back(given);
-        self.note_room(&state);
-        given
+    /// Keeps the arenas that nobody has used yet until the returned value is dropped: one may be
+    /// added for the calling thread.
+    pub(crate) fn keep_new(&self) -> KeepNew<'_> {
+        self.state.lock().growing += 1;
+        KeepNew(self)
     }
 
     /// If `unused`, only an arena made for an allocation that failed.
-    pub(crate) fn take_empty(&self, unused: bool) -> Option<(Arc<Payload>, usize)> {
+    ///
+    /// The caller has `own` of the values that [`keep_new`](Self::keep_new) returns.
+    pub(crate) fn take_empty(&self, unused: bool, own: usize) -> Option<(Arc<Payload>, usize)> {
         let mut state = self.state.lock();
-        let is_leaving = |arena: &Arena| arena.pages.is_empty() && !(unused && arena.was_used);
+        let keeps_new = state.growing > own;
+        let is_leaving = |arena: &Arena| {
+            let may_leave = if arena.was_used { !unused } else { !keeps_new };
+            arena.pages.is_empty() && may_leave
+        };
         let at = state.arenas.iter().position(is_leaving)?;
         let arena = state.arenas.remove(at);
         self.note_room(&state);
-        let filled = arena.holes.filled_len(&(0..arena.pages.units())) * self.page;
+        let filled = arena.filled.count(0..arena.pages.pages()) * self.page;
         Some((arena.payload, filled))
-    }
-}
-
-/// One bit for each page: set if it has memory.
-struct Holes(Vec<u64>);
-
-impl Holes {
-    fn all(pages: usize) -> Option<Self> {
-        let (mut words, count) = (Vec::new(), pages.div_ceil(BITS));
-        words.try_reserve_exact(count).ok()?;
-        words.resize(count, 0);
-        Some(Self(words))
-    }
-
-    fn take(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
-        let taken: Vec<_> = self.parts(range.clone(), false).collect();
-        taken.iter().for_each(|part| self.set(part, true));
-        taken
-    }
-
-    /// Returns the holes of at most `most` pages next to `range`.
-    fn rests_of(&self, range: &Range<usize>, most: usize, pages: usize) -> [Range<usize>; 2] {
-        let start = (0..range.start)
-            .rev()
-            .take(most + 1)
-            .find(|&page| self.is_filled(page))
-            .map_or(0, |page| page + 1);
-        let end = pages.min(range.end + most + 1);
-        let (before, after) = (
-            start..range.start,
-            range.end..self.next(range.end..end, true),
-        );
-        [before, after].map(|rest| if rest.len() <= most { rest } else { 0..0 })
-    }
-
-    fn add(&mut self, range: &Range<usize>) -> usize {
-        let filled = self.filled_len(range);
-        self.set(range, false);
-        filled
-    }
-
-    fn filled_len(&self, range: &Range<usize>) -> usize {
-        self.parts(range.clone(), true).map(|part| part.len()).sum()
-    }
-
-    fn parts(
-        &self,
-        mut rest: Range<usize>,
-        filled: bool,
-    ) -> impl Iterator<Item = Range<usize>> + '_ {
-        std::iter::from_fn(move || {
-            rest.start = self.next(rest.clone(), filled);
-            let part = rest.start..self.next(rest.clone(), !filled);
-            rest.start = part.end;
-            (!part.is_empty()).then_some(part)
-        })
-    }
-
-    fn is_filled(&self, page: usize) -> bool {
-        self.0[page / BITS] >> (page % BITS) & 1 != 0
-    }
-
-    fn next(&self, range: Range<usize>, filled: bool) -> usize {
-        let mut at = range.start;
-        while at < range.end {
-            let word = if filled {
-                self.0[at / BITS]
-            } else {
-                !self.0[at / BITS]
-            } >> (at % BITS);
-            if word != 0 {
-                return range.end.min(at + word.trailing_zeros() as usize);
-            }
-            at = (at / BITS + 1) * BITS;
-        }
-        range.end
-    }
-
-    fn set(&mut self, range: &Range<usize>, filled: bool) {
-        let mut at = range.start;
-        while at < range.end {
-            let end = range.end.min((at / BITS + 1) * BITS);
-            let mask = u64::MAX >> (BITS - (end - at)) << (at % BITS);
-            if filled {
-                self.0[at / BITS] |= mask;
-            } else {
-                self.0[at / BITS] &= !mask;
-            }
-            at = end;
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Namespace, Provider};
-    use proptest::prelude::*;
+    use crate::{Namespace, Provider, Tuning};
 
-    const PAGES: usize = 150;
+    /// The class of requests that no region belongs to.
+    pub(super) const OTHER: usize = 0;
+    pub(super) const OWN: usize = 1;
 
-    /// Counts again what is kept of all heaps.
+    /// A provider with one arena, in which there is nothing.
+    pub(super) fn provider(test: &str, bytes: usize) -> Provider {
+        let name = format!("shm_pool-unit-{}-{test}", std::process::id());
+        let provider = Provider::builder()
+            .namespace(&Namespace::new(&name).unwrap())
+            .max_bytes(bytes)
+            .tuning(Tuning::new().arena_size(bytes))
+            .build()
+            .unwrap();
+        let arenas = &provider.pool().arenas;
+        let payload = provider.pool().new_segment(bytes);
+        let blank = arenas.prepare(bytes).unwrap();
+        arenas.add(Arc::new(payload), blank, &Account::default());
+        provider
+    }
+
+    /// Carves what a chunk of this length is carved from, without memory.
+    pub(super) fn carve(arenas: &Arenas, len: usize, grain: Grain) -> Option<Carved> {
+        if grain == Grain::Page {
+            return Some(arenas.carve_run(len, OTHER, false)?.0);
+        }
+        if let Some(carved) = arenas.carve_lines(len, OTHER, false) {
+            return Some(carved);
+        }
+        let (wanted, least) = arenas.heap_len(len, true);
+        for heap in [wanted, least] {
+            if let Some((run, _)) = arenas.carve_run(heap, OTHER, false) {
+                return arenas.add_heap(run, len);
+            }
+        }
+        None
+    }
+
     fn check_heaps(arenas: &Arenas) {
-        let state = arenas.state.lock();
-        let heaps = || state.heaps.values();
-        assert_eq!(
-            state.heap_bytes,
-            heaps().map(|heap| heap.run.len).sum::<usize>()
-        );
-        assert_eq!(
-            state.free_heap_bytes,
-            heaps().map(|heap| heap.lines.free_units() * MIN_SIZE).sum()
-        );
-        let can_carve = |heap: &Heap| heap.lines.gaps(0).map(|gap| gap.len()).max().unwrap_or(0);
-        assert!(heaps().all(
-            |heap| can_carve(heap) <= state.longest_gap && can_carve(heap) <= heap.longest_gap
-        ));
+        arenas.state.lock().heaps.check();
+    }
+
+    /// Nothing is carved in the region for another class, as long as there is room elsewhere.
+    #[test]
+    fn region_belongs_to_its_class() {
+        let provider = provider("region", 64 << 10);
+        let arenas = &provider.pool().arenas;
+        let page = arenas.page;
+        let mut runs = Vec::new();
+        while let Some(run) = carve(arenas, page, Grain::Page) {
+            runs.push(Some(run));
+        }
+        let at = |run: &Option<Carved>| run.as_ref().map(Carved::offset);
+        runs.sort_by_key(at);
+        let serial = runs[0].as_ref().unwrap().payload.serial();
+        let count = runs.len();
+        let region = page * (count / 2)..page * (count - 2);
+        arenas.keep_region(OWN, Site::part(serial, region.clone()));
+        for run in runs.iter_mut().skip(1).step_by(2) {
+            arenas.free(run.take().unwrap());
+        }
+        let mut others = Vec::new();
+        while let Some(run) = carve(arenas, page, Grain::Page) {
+            assert!(!region.contains(&run.offset));
+            others.push(run);
+        }
+        // The last resort.
+        let (last, _) = arenas.carve_run(page, OTHER, true).unwrap();
+        assert!(region.contains(&last.offset));
+        assert!(arenas.region_of(OWN).is_some());
+        arenas.free(last);
+        // The heap is in the region, and so for its class only.
+        for run in &mut runs[count / 2..count / 2 + 2] {
+            if let Some(run) = run.take() {
+                arenas.free(run);
+            }
+        }
+        let (run, _) = arenas.carve_run(2 * page, OTHER, true).unwrap();
+        assert!(region.contains(&run.offset));
+        let first = arenas.add_heap(run, 64).unwrap();
+        assert!(arenas.carve_lines(64, OTHER, false).is_none());
+        check_heaps(arenas);
+        let second = arenas.carve_lines(64, OTHER, true).unwrap();
+        let third = arenas.carve_lines(64, OWN, false).unwrap();
+        assert!(arenas.region_of(OWN).is_none(), "its class was served");
+        let fourth = arenas.carve_lines(64, OTHER, false).unwrap();
+        check_heaps(arenas);
+        for piece in [first, second, third, fourth] {
+            arenas.free(piece);
+            check_heaps(arenas);
+        }
+        for run in runs.into_iter().flatten().chain(others) {
+            arenas.free(run);
+        }
+        let all = arenas.carve_run(count * page, OTHER, false);
+        assert!(all.is_some(), "all pages are one gap again");
+        arenas.free(all.unwrap().0);
     }
 
     #[test]
@@ -861,37 +742,5 @@ mod tests {
         drop(held);
         provider.trim();
         check_heaps(&provider.pool().arenas);
-    }
-
-    proptest! {
-        #[test]
-        fn agrees_with_list_of_pages(
-            steps in proptest::collection::vec((any::<bool>(), 0..PAGES, 1..90usize), 1..60),
-        ) {
-            let (mut holes, mut model) = (Holes::all(PAGES).unwrap(), [true; PAGES]);
-            for (is_take, start, len) in steps {
-                let range = start..(start + len).min(PAGES);
-                let filled: Vec<usize> = holes.parts(range.clone(), true).flatten().collect();
-                let expected: Vec<usize> = range.clone().filter(|&page| !model[page]).collect();
-                prop_assert_eq!(&filled, &expected);
-                prop_assert_eq!(holes.filled_len(&range), filled.len());
-                for rest in holes.rests_of(&range, 3, PAGES).into_iter().filter(|rest| !rest.is_empty()) {
-                    prop_assert!(rest.len() <= 3 && (rest.end == range.start || rest.start == range.end));
-                    prop_assert!(model[rest.clone()].iter().all(|&hole| hole));
-                    prop_assert!(rest.start == 0 || !model[rest.start - 1] || rest.start == range.end);
-                }
-                if is_take {
-                    let mut taken: Vec<usize> = holes.take(&range).into_iter().flatten().collect();
-                    taken.sort_unstable();
-                    let expected: Vec<usize> = range.clone().filter(|&page| model[page]).collect();
-                    prop_assert_eq!(taken, expected);
-                } else {
-                    prop_assert_eq!(holes.add(&range), expected.len());
-                }
-                model[range].fill(!is_take);
-                let listed: Vec<bool> = (0..PAGES).map(|page| !holes.is_filled(page)).collect();
-                prop_assert_eq!(listed, model.to_vec());
-            }
-        }
     }
 }

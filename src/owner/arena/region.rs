@@ -10,15 +10,25 @@
 //! If no arena is long enough for the length, the region is whole arenas. Nothing is carved there
 //! for its class: once they are empty, they make way for a longer one.
 //!
+//! # States
+//!
+//! | state | free pages of the region | its heaps | left |
+//! |---|---|---|---|
+//! | no region | all are in talc's gaps | are open | by [`keep_region`](Arenas::keep_region) |
+//! | a part of an arena | are absorbed by the carver's closed range when talc offers them, and when they are freed | are set apart when a search comes across them | when the class is served, when the region has lapsed and anything is carved, or when another one is chosen |
+//! | whole arenas | stay in talc, which is not asked | as above | in the same ways, and when the arenas are empty |
+//!
+//! A request of another class that fits nowhere else is served from absorbed pages and from heaps
+//! that are set apart, and the region stays as it is. When a region ends, absorbed pages return to
+//! talc, and heaps that are set apart are open again.
+//!
 //! A region ends [`LAPSE`] after its class was last refused. Another class may replace it [`LAPSE`]
 //! after it was chosen.
 
 #![forbid(unsafe_code)]
 
-use super::{Arena, ArenaState, Arenas, Carved};
-use crate::owner::carver::{overlap, Mark};
-use crate::owner::limits::{Grain, Need, MIN_SIZE};
-use crate::protocol::control::MAX_SEGMENTS;
+use super::{ArenaState, Arenas, Carved};
+use crate::owner::bits::overlap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -32,11 +42,23 @@ const MAX_TIMEOUT: u32 = 256;
 #[derive(Clone)]
 pub(crate) struct Site {
     /// Segments by serial number, with the part of each in bytes.
-    parts: Vec<(u64, Range<usize>)>,
-    is_surrender: bool,
+    pub(super) parts: Vec<(u64, Range<usize>)>,
+    pub(super) is_surrender: bool,
 }
 
 impl Site {
+    pub(super) fn part(serial: u64, bytes: Range<usize>) -> Self {
+        Self {
+            parts: vec![(serial, bytes)],
+            is_surrender: false,
+        }
+    }
+
+    /// Whole arenas, which have to make way for a longer one.
+    pub(crate) fn is_surrender(&self) -> bool {
+        self.is_surrender
+    }
+
     pub(crate) fn takes(&self, piece: &Carved) -> bool {
         self.overlaps(piece.payload.serial(), &piece.range())
     }
@@ -64,108 +86,9 @@ impl Region {
 }
 
 impl Arenas {
-    pub(crate) fn clear_marks(&self) {
-        let mut state = self.state.lock();
-        state
-            .arenas
-            .iter_mut()
-            .for_each(|arena| arena.pages.clear_marks());
-        state
-            .heaps
-            .values_mut()
-            .for_each(|heap| heap.lines.clear_marks());
-    }
-
-    pub(crate) fn mark(&self, piece: &Carved, mark: Mark) {
-        let mut state = self.state.lock();
-        match piece.grain {
-            Grain::Page => {
-                if let Some(arena) = state.arena(piece) {
-                    arena.pages.mark(piece.offset / self.page, mark);
-                }
-            }
-            Grain::Line => {
-                if let Some((key, heap)) = state.heap(piece) {
-                    heap.lines.mark((piece.offset - key.1) / MIN_SIZE, mark);
-                }
-            }
-        }
-    }
-
-    /// The tightest site with only idle pieces or, with `in_use`, the one with the fewest bytes in
-    /// use.
-    pub(crate) fn cheapest_site(&self, need: Need, in_use: bool, anywhere: bool) -> Option<Site> {
-        let mut state = self.state.lock();
-        state.mark_heaps(self.page);
-        let site = |serial, range: Range<usize>, unit: usize, start: usize| {
-            let range = start + range.start * unit..start + range.end * unit;
-            Site {
-                parts: vec![(serial, range)],
-                is_surrender: false,
-            }
-        };
-        if need.grain == Grain::Line && !in_use {
-            let kept = state.region.as_ref().filter(|_| !anywhere);
-            let heaps = state
-                .heaps
-                .iter()
-                .filter(|(_, heap)| !kept.is_some_and(|region| region.site.takes(&heap.run)));
-            let found = heaps.filter_map(|(key, heap)| {
-                Some((heap.lines.cheapest(need.size / MIN_SIZE, false, true)?, key))
-            });
-            if let Some(((_, lines), &(serial, start))) = found.min_by_key(|((cost, _), _)| *cost) {
-                return Some(site(serial, lines, MIN_SIZE, start));
-            }
-        }
-        let pages = need.size.div_ceil(self.page);
-        let found = state
-            .arenas
-            .iter()
-            .filter(|arena| !arena.is_bare)
-            .filter_map(|arena| Some((arena.pages.cheapest(pages, in_use, anywhere)?, arena)));
-        let ((_, pages), arena) = found.min_by_key(|((cost, _), _)| *cost)?;
-        Some(site(arena.payload.serial(), pages, self.page, 0))
-    }
-
-    /// Selects arenas to make way for one that holds `need`: those with the fewest bytes in use,
-    /// until they and the rest of the cap are long enough.
-    pub(crate) fn surrender(&self, need: Need, in_use: bool) -> Option<Site> {
-        let mut state = self.state.lock();
-        state.mark_heaps(self.page);
-        let len = need.size.next_multiple_of(self.page);
-        let price = |arena: &Arena| {
-            arena
-                .pages
-                .units_in_use()
-                .filter(|&units| in_use || units == 0)
-        };
-        let mut priced: Vec<_> = state
-            .arenas
-            .iter()
-            .filter_map(|arena| Some((price(arena)?, arena)))
-            .collect();
-        priced.sort_unstable_by_key(|(price, arena)| (*price, arena.payload.len()));
-        if self.all_or_none && priced.len() < state.arenas.len() {
-            return None;
-        }
-        let is_full = state.arenas.len() == MAX_SEGMENTS;
-        let mut room = self.max - state.spanned();
-        let mut parts = Vec::new();
-        for (_, arena) in priced {
-            if room >= len && !self.all_or_none && !(is_full && parts.is_empty()) {
-                break;
-            }
-            room += arena.payload.len();
-            parts.push((arena.payload.serial(), 0..arena.payload.len()));
-        }
-        (room >= len && len <= self.longest && !parts.is_empty()).then_some(Site {
-            parts,
-            is_surrender: true,
-        })
-    }
-
     pub(crate) fn is_region_due(&self, class: usize) -> bool {
-        let (mut state, now) = (self.state.lock(), Instant::now());
+        let mut state = self.state.lock();
+        let now = Instant::now();
         match &mut state.region {
             Some(region) => {
                 let is_its = region.class == class;
@@ -213,6 +136,7 @@ impl Arenas {
     }
 
     /// Without a region, this is one relaxed load.
+    #[cfg(feature = "unstable-backend")]
     #[inline]
     pub(crate) fn region_at(&self, serial: u64, range: &Range<usize>) -> Option<usize> {
         self.waiting(|region| region.site.overlaps(serial, range))
@@ -255,7 +179,8 @@ impl Arenas {
     }
 
     pub(crate) fn keep_region(&self, class: usize, site: Site) {
-        let (mut state, now) = (self.state.lock(), Instant::now());
+        let mut state = self.state.lock();
+        let now = Instant::now();
         let before = state
             .region
             .as_ref()
@@ -264,14 +189,9 @@ impl Arenas {
         state.end_region();
         state.refused = None;
         for (serial, part) in &site.parts {
-            if let Some(arena) = state
-                .arenas
-                .iter_mut()
-                .find(|arena| arena.payload.serial() == *serial)
-            {
-                arena
-                    .pages
-                    .close(part.start / self.page..part.end.div_ceil(self.page));
+            let pages = self.pages_of(part);
+            if let Some(arena) = state.arena(*serial) {
+                arena.pages.close(pages);
             }
         }
         let timeout = before.saturating_mul(2).clamp(1, MAX_TIMEOUT);
@@ -283,6 +203,11 @@ impl Arenas {
             timeout,
         });
         state.has_region.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that arenas make way for a longer one.
+    pub(crate) fn note_merged(&self) {
+        self.state.lock().is_merged = true;
     }
 
     /// Ends a region of whole arenas that are empty by now: they may be removed.
@@ -302,18 +227,6 @@ impl Arenas {
 }
 
 impl ArenaState {
-    fn mark_heaps(&mut self, page: usize) {
-        let ArenaState { arenas, heaps, .. } = self;
-        for (&(serial, start), heap) in heaps {
-            if let Some(arena) = arenas
-                .iter_mut()
-                .find(|arena| arena.payload.serial() == serial)
-            {
-                arena.pages.mark(start / page, heap.lines.mark_of_all());
-            }
-        }
-    }
-
     /// Its own region, if it is a part of one arena; or one that has lapsed.
     pub(super) fn may_use_region(&self, class: usize) -> bool {
         let Some(region) = &self.region else {
@@ -322,23 +235,28 @@ impl ArenaState {
         region.class == class && !region.site.is_surrender || region.has_lapsed()
     }
 
-    pub(super) fn served(&mut self, class: usize) {
-        if self
-            .region
+    /// Its own region, or one that has lapsed.
+    pub(super) fn may_use_heaps_apart(&self, class: usize) -> bool {
+        self.region
             .as_ref()
             .is_some_and(|region| region.class == class || region.has_lapsed())
-        {
+    }
+
+    pub(super) fn served(&mut self, class: usize) {
+        if self.may_use_heaps_apart(class) {
             self.end_region();
         }
     }
 
     pub(super) fn end_region(&mut self) {
-        if self.region.take().is_some() {
-            self.has_region.store(false, Ordering::Relaxed);
-            self.arenas
-                .iter_mut()
-                .for_each(|arena| arena.pages.close(0..0));
+        if self.region.take().is_none() {
+            return;
         }
+        self.has_region.store(false, Ordering::Relaxed);
+        for arena in &mut self.arenas {
+            arena.pages.close(0..0);
+        }
+        self.heaps.open_all();
     }
 }
 

@@ -4,18 +4,20 @@
 
 #![forbid(unsafe_code)]
 
+mod obtain;
 mod release;
+mod reserve;
 mod take;
 
-pub use take::Reservation;
+pub use reserve::Reservation;
 
 use crate::os::fork::ForkGuard;
 use crate::owner::arena::{Arenas, Room};
-use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, OwnedChunk, Registry, Whereabouts};
+use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, Registry, Whereabouts};
 use crate::owner::control::{OwnerControl, SegmentFactory};
 use crate::owner::limits::{Account, ClassShape, First, Grain, Limits, Need};
 use crate::owner::limits::{AllocError, Refusal, ShareError};
-use crate::owner::shelf::Queue;
+use crate::owner::shelf::NoMemory;
 use crate::owner::waiting::{Notice, WaitingRoom};
 use crate::protocol::ids::ProviderId;
 use crate::protocol::memory_doorbell::MemoryDoorbell;
@@ -23,6 +25,9 @@ use parking_lot::Mutex;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
+
+/// Chunks that are visited while the registry is locked.
+const CHUNKS_AT_ONCE: usize = 1024;
 
 /// Classes are counted together by doublings.
 const GROUP: usize = 32;
@@ -32,10 +37,10 @@ const RECURS_WITHIN: u64 = 16;
 
 pub(crate) struct Pool {
     shelves: Box<[ChunkShelf]>,
-    /// The shelf of one-offs and retired chunks, which keeps nothing.
+    /// The shelf of one-offs and retired chunks, which keeps those that peers lease, and nothing
+    /// else.
     pub(crate) no_shelf: ChunkShelf,
     fork: ForkGuard,
-    pub(crate) leased: Queue<OwnedChunk>,
     classes: Box<[Class]>,
     reserving: Mutex<()>,
     /// Chunks of each class, except one-offs; changed under the registry's lock. Side by side and
@@ -46,14 +51,16 @@ pub(crate) struct Pool {
     account: Account,
     pub(super) arenas: Arenas,
     pub(super) registry: Mutex<Registry>,
+    /// Chunks that have a record, of all classes.
+    shared: AtomicUsize,
+    /// The bytes of the retired chunks in the leased queue of `no_shelf`.
+    retired_bytes: AtomicUsize,
     /// Held during a first share. `true` once the pool is closed.
     first_share: Mutex<bool>,
     growing: Mutex<()>,
-    making_room: Mutex<()>,
+    making: Mutex<()>,
     /// `None` once the pool is closed.
     ledgers: Mutex<Option<Vec<Arc<dyn Lends>>>>,
-    /// Of the leased queue.
-    searches: AtomicU64,
     /// Chunks made, plus [`RECURS_WITHIN`], so that no class recurs at first.
     made: AtomicU64,
     collection: Collection,
@@ -68,6 +75,8 @@ pub(crate) struct Pool {
     control: Option<OwnerControl>,
     /// A reader may still have to map a chunk that this owner has destroyed.
     has_unread: AtomicBool,
+    /// Each buffer that is dropped from now on returns its memory to the system.
+    is_closed: AtomicBool,
 }
 
 #[repr(C, align(64))]
@@ -83,12 +92,14 @@ struct Class {
     low: AtomicUsize,
     /// Idle chunks that the last window has not needed and that are still there.
     unneeded: AtomicUsize,
+    /// Chunks that have a record, and so a place in the leased queue. Increased under `first_share`.
+    shared: AtomicUsize,
 }
 
 impl Class {
     fn new(shape: ClassShape) -> Self {
         let [misses, last_made, past_uses] = [0; 3].map(AtomicU64::new);
-        let [reserved, low, unneeded] = [0, NO_MARK, 0].map(AtomicUsize::new);
+        let [reserved, low, unneeded, shared] = [0, NO_MARK, 0, 0].map(AtomicUsize::new);
         Self {
             shape,
             reserved,
@@ -97,6 +108,7 @@ impl Class {
             past_uses,
             low,
             unneeded,
+            shared,
         }
     }
 }
@@ -120,6 +132,8 @@ struct LastWindow {
     has_chunks: bool,
     /// Unneeded bytes of gaps, including those of evicted chunks.
     bytes: usize,
+    /// The class whose leased chunks are checked next.
+    next_class: usize,
 }
 
 /// A collection is worthwhile if it makes this share of all memory idle.
@@ -192,7 +206,6 @@ impl Pool {
             shelves,
             no_shelf: ChunkShelf::new(true),
             fork: ForkGuard::new(),
-            leased: Queue::new(),
             reserving: Mutex::new(()),
             listed: classes.iter().map(|_| count()).collect(),
             groups: classes.chunks(GROUP).map(|_| count()).collect(),
@@ -207,11 +220,12 @@ impl Pool {
             account: Account::default(),
             registry: Mutex::new(Registry::new(classes.len())),
             classes,
+            shared: AtomicUsize::new(0),
+            retired_bytes: AtomicUsize::new(0),
             first_share: Mutex::new(false),
             growing: Mutex::new(()),
-            making_room: Mutex::new(()),
+            making: Mutex::new(()),
             ledgers: Mutex::new(Some(Vec::new())),
-            searches: AtomicU64::new(0),
             made: AtomicU64::new(RECURS_WITHIN),
             collection: Collection::default(),
             refused: AtomicUsize::new(0),
@@ -221,7 +235,13 @@ impl Pool {
             source,
             control,
             has_unread: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn new_segment(&self, len: usize) -> crate::owner::control::Payload {
+        self.source.create(len).unwrap()
     }
 
     #[inline]
@@ -270,12 +290,16 @@ impl Pool {
         self.claim_records(|is_closed| self.claim_record(chunk, is_closed))
     }
 
+    /// Claims a record for each chunk of a class.
     fn prepare_class(&self, class: usize) -> Result<(), ShareError> {
         self.claim_records(|is_closed| {
-            let registry = self.registry.lock();
-            let result = registry
-                .of_class(class)
-                .try_for_each(|chunk| self.claim_record(chunk, is_closed).map(drop));
+            let mut result = Ok(());
+            self.each_chunk(|chunk| {
+                let is_kept = chunk.class() == class && !chunk.is_retired();
+                if is_kept && result.is_ok() {
+                    result = self.claim_record(chunk, is_closed).map(drop);
+                }
+            });
             result
         })
     }
@@ -295,11 +319,30 @@ impl Pool {
             }
             if std::mem::take(&mut may_collect) {
                 self.reclaim();
-                self.return_leased();
-            } else if self.evict(1, Chunk::has_record) == 0 {
+                self.return_leased(&mut self.lock_making());
+            } else if !self.evict_for_a_record() {
                 return claimed;
             }
         }
+    }
+
+    /// Evicts an idle chunk that has a record, of the smallest class that has one.
+    fn evict_for_a_record(&self) -> bool {
+        let mut making = self.lock_making();
+        let mut classes = Vec::new();
+        for (class, _) in self.evictable_classes() {
+            let is_shared = self.classes[class].shared.load(Ordering::Relaxed) > 0;
+            if is_shared && classes.try_reserve(1).is_ok() {
+                classes.push(class);
+            }
+        }
+        classes.sort_unstable_by_key(|&class| self.classes[class].shape.size());
+        let has_evicted = classes
+            .into_iter()
+            .any(|class| self.evict_of(&mut making, class, 1, Chunk::has_record) > 0);
+        drop(making);
+        self.notify_unless_trying();
+        has_evicted
     }
 
     /// The caller holds `first_share`.
@@ -309,13 +352,21 @@ impl Pool {
             return Ok(generation);
         }
         let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
-        // Space for every record, so that the queue is never full.
-        if !is_closed && !self.leased.open(control.records()) {
-            return Err(ShareError::OutOfMemory {
-                bytes: Queue::<OwnedChunk>::bytes(control.records()),
-            });
+        let class = chunk.class();
+        let count = &self.classes[class].shared;
+        if !is_closed {
+            let of_class = count.load(Ordering::Relaxed) + 1;
+            let of_all = self.shared.load(Ordering::Relaxed) + 1;
+            self.shelves[class]
+                .open_leased(of_class, control.records())
+                // Each chunk may be retired.
+                .and_then(|()| self.no_shelf.open_leased(of_all, control.records()))
+                .map_err(|NoMemory { bytes }| ShareError::OutOfMemory { bytes })?;
         }
         let (record, generation) = control.claim_record()?;
+        // Relaxed: increased under the lock, and decreased once the chunk is in no place.
+        count.fetch_add(1, Ordering::Relaxed);
+        self.shared.fetch_add(1, Ordering::Relaxed);
         chunk.set_record(record, generation);
         Ok(generation)
     }
@@ -330,13 +381,16 @@ impl Pool {
     pub(crate) fn close(&self) {
         self.waiting.close(self);
         *self.first_share.lock() = true;
+        // Relaxed: a drop that does not see it yet leaves its memory to the next one, or to the
+        // end of the pool.
+        self.is_closed.store(true, Ordering::Relaxed);
         self.shelves
             .iter()
             .for_each(|shelf| shelf.close(Self::destroy));
+        self.no_shelf.close(Self::destroy);
         // Only now that the shelves refuse: chunks still borrowed are given up.
         let ledgers = std::mem::take(&mut *self.ledgers.lock());
         drop(ledgers);
-        self.leased.close(Self::destroy);
         self.give_memory_back();
     }
 }
@@ -387,6 +441,9 @@ pub(crate) trait Lends: Send + Sync {
     /// Calls `tell` with each chunk borrowed.
     fn each_borrowed(&self, tell: &mut dyn FnMut(&Chunk));
 
+    /// Returns `true` if the chunk is borrowed.
+    fn has_borrowed(&self, chunk: NonNull<Chunk>) -> bool;
+
     /// Returns `true` if nothing is borrowed, and never will be.
     fn is_over(&self) -> bool;
 }
@@ -402,21 +459,47 @@ impl Pool {
         }
     }
 
-    fn drop_finished_ledgers(&self) {
+    /// Drops this ledger if its channel is over. Otherwise it leaves later, when the pool collects.
+    pub(crate) fn drop_ledger_if_over(&self, ledger: &Arc<dyn Lends>) {
+        if !ledger.is_over() {
+            return;
+        }
+        let mut ledgers = self.ledgers.lock();
+        let Some(open) = &mut *ledgers else { return };
+        // The addresses alone: a type may have several tables of methods.
+        let address = |ledger: &Arc<dyn Lends>| Arc::as_ptr(ledger).cast::<()>();
+        let is_it = |other: &Arc<dyn Lends>| address(other) == address(ledger);
+        if let Some(at) = open.iter().position(is_it) {
+            open.swap_remove(at);
+        }
+    }
+
+    /// Drops the ledgers whose channels are over. Returns how many there were.
+    fn drop_finished_ledgers(&self) -> usize {
+        let mut count = 0;
         loop {
             let mut ledgers = self.ledgers.lock();
-            let Some(open) = &mut *ledgers else { return };
-            let Some(at) = open
-                .iter()
-                .position(|account_holder| account_holder.is_over())
-            else {
-                return;
+            let Some(open) = &mut *ledgers else {
+                return count;
+            };
+            let Some(at) = open.iter().position(|ledger| ledger.is_over()) else {
+                return count;
             };
             let over = open.swap_remove(at);
             // Dropping it may unmap objects and close files, without the lock.
             drop(ledgers);
             drop(over);
+            count += 1;
         }
+    }
+
+    /// Collects from all channels, and from dead processes. Returns `true` if that has released a
+    /// chunk, or the objects of a channel that is over.
+    pub(crate) fn reclaim_any(&self) -> bool {
+        let chunks = self.ask_each_ledger(|ledger| ledger.collect() + ledger.reclaim());
+        let over = self.drop_finished_ledgers();
+        let dead = self.control().map_or(0, OwnerControl::reclaim);
+        chunks + over + dead > 0
     }
 
     pub(super) fn take_returned(&self, class: usize) -> Option<ClosedChunk> {
@@ -459,23 +542,29 @@ impl Pool {
         on_borrowed
     }
 
+    /// Returns `true` if a receiver of a channel has borrowed the chunk.
     pub(crate) fn has_borrowed(&self, chunk: NonNull<Chunk>) -> bool {
         self.collect_returned();
-        self.chunks_borrowed()
+        let ledgers = self.ledgers.lock();
+        ledgers
             .iter()
-            .any(|(on_borrowed, _)| *on_borrowed == chunk)
+            .flatten()
+            .any(|ledger| ledger.has_borrowed(chunk))
     }
 
     fn ask_ledgers(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
-        let ledgers = self.ledgers.lock();
-        let found = ledgers
-            .iter()
-            .flatten()
-            .map(|account_holder| ask(&**account_holder))
-            .sum();
-        drop(ledgers);
+        let chunks = self.ask_each_ledger(ask);
         self.drop_finished_ledgers();
-        found
+        chunks
+    }
+
+    fn ask_each_ledger(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
+        let ledgers = self.ledgers.lock();
+        let mut chunks = 0;
+        for ledger in ledgers.iter().flatten() {
+            chunks += ask(&**ledger);
+        }
+        chunks
     }
 }
 
@@ -513,6 +602,22 @@ impl Pool {
         self.arenas.is_another_waiting(class)
     }
 
+    /// Returns `false` if no request can get that many bytes now.
+    pub(crate) fn may_have(&self, bytes: usize) -> bool {
+        let made = self.collection.made();
+        if self.limits.max_bytes.saturating_sub(made) >= bytes {
+            return true;
+        }
+        // Their leases may have ended.
+        let mut idle = self.leased_bytes();
+        for class in self.used_classes() {
+            let shape = &self.classes[class].shape;
+            idle += self.shelves[class].idle_count() * shape.size().max(shape.need.size);
+        }
+        let in_use = made.saturating_sub(idle);
+        self.limits.max_bytes.saturating_sub(in_use) >= bytes
+    }
+
     /// If enough is idle now (see [`worthwhile`]), the next collection is due at the next miss;
     /// otherwise once the pool has made the missing bytes.
     pub(crate) fn note_collection(&self) {
@@ -539,8 +644,8 @@ pub struct Stats {
     pub peak_bytes_held: usize,
     /// Bytes of chunks that this process has handles to, except those borrowed through channels.
     pub bytes_in_use: usize,
-    /// Bytes of chunks that this process has dropped and peers still lease; and of chunks borrowed,
-    /// once per channel.
+    /// Bytes of chunks that this process has dropped and that peers still lease, or receivers of
+    /// channels have borrowed. A chunk counts once, however many of them have it.
     pub bytes_leased: usize,
     /// Total length of the payload segments in bytes, at most `max_bytes`.
     pub bytes_mapped: usize,
@@ -637,39 +742,52 @@ impl Pool {
                     }),
             );
         }
+        let mut out_of_queues = 0;
+        let mut leased_bytes = 0;
         // `hits` counts all uses at first.
-        for chunk in self.registry.lock().chunks() {
-            let Some(class) = classes.get_mut(chunk.class()) else {
-                break;
-            };
+        self.each_chunk(|chunk| {
+            let mut unlisted = ClassStats::default();
+            let class = classes.get_mut(chunk.class()).unwrap_or(&mut unlisted);
             class.chunks += 1;
             class.hits += chunk.uses();
+            let place = chunk.whereabouts();
+            if place != Whereabouts::Leased {
+                out_of_queues += chunk.capacity();
+            }
             // The shelf has already counted every chunk in its queue as idle.
-            match (chunk.whereabouts(), chunk.is_leased()) {
+            match (place, chunk.is_leased()) {
                 (Whereabouts::Leased, false) => class.idle += 1,
-                (Whereabouts::Leased, true) => class.leased += 1,
+                (Whereabouts::Leased, true) => {
+                    class.leased += 1;
+                    leased_bytes += chunk.capacity();
+                }
                 (Whereabouts::Idle, true) => {
                     class.leased += 1;
                     class.idle = class.idle.saturating_sub(1);
+                    leased_bytes += chunk.capacity();
                 }
-                (Whereabouts::Elsewhere, _) if is_borrowed(chunk) => class.leased += 1,
+                (Whereabouts::Elsewhere, _) if is_borrowed(chunk) => {
+                    class.leased += 1;
+                    leased_bytes += chunk.capacity();
+                }
                 (Whereabouts::Idle | Whereabouts::Elsewhere, _) => {}
             }
-        }
+        });
+        let borrowed_bytes: usize = on_borrowed.iter().map(|(_, capacity)| capacity).sum();
+        let bytes_in_use = out_of_queues.saturating_sub(self.idle_bytes() + borrowed_bytes);
         for class in &mut classes {
             class.hits = class.hits.saturating_sub(class.misses);
             class.in_use = class.chunks.saturating_sub(class.idle + class.leased);
         }
         classes.retain(|class| class.misses > 0);
         classes.sort_by_key(|class| (class.size, class.align));
-        let (bytes_in_use, bytes_leased) = self.in_use_and_leased();
         let (segments, bytes_mapped) = self.arenas.count_and_len();
         Stats {
             max_bytes: self.limits.max_bytes,
             bytes_held: self.account.held(),
             peak_bytes_held: self.account.peak(),
             bytes_in_use,
-            bytes_leased,
+            bytes_leased: leased_bytes,
             bytes_mapped,
             segments,
             segments_created: self.account.created(),
@@ -692,34 +810,50 @@ impl Pool {
         }
     }
 
-    fn in_use_and_leased(&self) -> (usize, usize) {
-        if self.control().is_none() {
-            // Without peers the counters suffice. A caller that polls at the cap is refused often.
-            return (self.collection.made().saturating_sub(self.idle_bytes()), 0);
+    /// Calls `each` with every chunk, in parts: no thread waits long for the registry meanwhile.
+    ///
+    /// A chunk that is made meanwhile is left out. One that exists all the time is not: the list's
+    /// gaps are filled with its last chunks, and these were visited first.
+    pub(super) fn each_chunk(&self, mut each: impl FnMut(&Chunk)) {
+        let mut left = usize::MAX;
+        while left > 0 {
+            let registry = self.registry.lock();
+            let end = left.min(registry.len());
+            left = end.saturating_sub(CHUNKS_AT_ONCE);
+            registry.chunks_in(left..end).for_each(&mut each);
         }
-        let (mut in_use, mut leased) = (0, 0);
-        for chunk in self.registry.lock().chunks() {
-            let place = chunk.whereabouts();
-            // `idle_bytes` below includes chunks on a shelf.
-            if place != Whereabouts::Leased {
-                in_use += chunk.capacity();
-            }
-            // The lanes are in shared memory, so load them only if necessary.
-            if place != Whereabouts::Elsewhere && chunk.is_leased() {
-                leased += chunk.capacity();
-            }
-        }
-        let on_borrowed: usize = self
-            .chunks_borrowed()
-            .iter()
-            .map(|(_, capacity)| capacity)
-            .sum();
-        (
-            in_use.saturating_sub(self.idle_bytes() + on_borrowed),
-            leased + on_borrowed,
-        )
     }
 
+    /// Returns the bytes of the chunks that peers leased when they were released. The leases of
+    /// some may have ended since.
+    fn leased_bytes(&self) -> usize {
+        if self.shared.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let mut bytes = self.retired_bytes.load(Ordering::Relaxed);
+        for class in self.used_classes() {
+            bytes += self.shelves[class].leased_count() * self.classes[class].shape.size();
+        }
+        bytes
+    }
+
+    /// Returns the bytes of the chunks that are borrowed through channels.
+    fn borrowed_bytes(&self) -> usize {
+        self.chunks_borrowed()
+            .iter()
+            .map(|(_, capacity)| capacity)
+            .sum()
+    }
+
+    /// Returns the bytes that are in use, and those that are leased or borrowed. Looks at no chunk
+    /// but those borrowed: a caller that polls at the cap is refused often.
+    fn in_use_and_leased(&self) -> (usize, usize) {
+        let leased = self.leased_bytes() + self.borrowed_bytes();
+        let others = self.idle_bytes() + leased;
+        (self.collection.made().saturating_sub(others), leased)
+    }
+
+    #[cfg(feature = "unstable-backend")]
     pub(crate) fn largest_that_fits(&self) -> usize {
         let longest = self.arenas.longest_run();
         let sizes = self.classes[..self.limits.classes()]

@@ -21,14 +21,14 @@
 
 #![forbid(unsafe_code)]
 
-use super::take::Wanted;
-use super::{LastWindow, Pool, GROUP, NO_MARK};
+use super::obtain::Making;
+use super::take::{ENDED_TRIES, HIDDEN_AT_ONCE, LEASED_TRIES_AT_THE_CAP};
+use super::{LastWindow, Pool, CHUNKS_AT_ONCE, GROUP, NO_MARK};
 use crate::error::OsError;
-use crate::owner::arena::{Mark, Site};
+use crate::owner::arena::{Position, Site};
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk, Registry, Whereabouts};
 use crate::owner::control::{OwnerControl, Payload};
 use crate::owner::limits::{Grain, Need, COUNTED};
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl Pool {
@@ -104,7 +104,13 @@ impl Pool {
 
     fn queue_leased(chunk: OwnedChunk) {
         chunk.set_whereabouts(Whereabouts::Leased);
-        if let Err(chunk) = chunk.give_leased() {
+        let is_retired = chunk.is_retired();
+        if is_retired {
+            // Relaxed: for a statistic.
+            let bytes = &chunk.pool().retired_bytes;
+            bytes.fetch_add(chunk.capacity(), Ordering::Relaxed);
+        }
+        if let Err(chunk) = chunk.give_leased(is_retired) {
             // Only a closed pool refuses.
             Self::destroy(chunk);
         }
@@ -149,97 +155,86 @@ impl Pool {
             .past_uses
             .fetch_add(uses, Ordering::Relaxed);
         pool.collection.note_destroyed(memory.len());
+        if record.is_some() {
+            // Relaxed: the chunk is in no place any more.
+            pool.classes[class].shared.fetch_sub(1, Ordering::Relaxed);
+            pool.shared.fetch_sub(1, Ordering::Relaxed);
+        }
         if is_kept {
             // A peer still reads, for an unknown time: neither the record nor the bytes are used
             // again. Dropped before `pool`, so that the last chunk's arena is removed before the
             // control object (see `sweep`).
-            pool.arenas.mark(&memory, Mark::GivenUp);
             return drop(memory);
         }
         if let (Some((record, generation)), Some(control)) = (record, pool.control()) {
             control.release_record(record, generation);
         }
         pool.arenas.free(memory);
-        if pool.limits.keeps_nothing() {
+        if pool.limits.keeps_nothing() || pool.is_closed.load(Ordering::Relaxed) {
             pool.give_memory_back();
         }
-        pool.memory_doorbell().notify();
+        pool.waiting.notify_released(&pool);
     }
 }
 
 impl Pool {
-    /// Makes room for a chunk; in the region of another class only if `anywhere`. Returns `false`
-    /// if that is impossible now.
-    ///
-    /// A site that contains only idle chunks becomes a region, so that no other request gets its
-    /// room, and its idle chunks are evicted.
-    pub(super) fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
-        let Wanted { class, need, .. } = wanted;
-        let _one_at_a_time = self.making_room.lock();
-        if wanted.may_be_larger && !self.shelves[class].is_empty() {
-            return true;
-        }
-        if self.give_up_region(class) {
-            return true;
-        }
-        let is_kept = self.arenas.is_kept_from(class);
-        let site = self.find_idle_site(need, anywhere || !is_kept, !is_kept);
-        self.searched();
-        let Some(site) = site else { return false };
-        let classes = self.retire(&site);
-        if !is_kept {
-            self.arenas.keep_region(class, site.clone());
-        }
-        for idle in classes {
-            self.evict_of(idle, usize::MAX, |chunk| site.takes(chunk.memory()));
-        }
-        self.give_up_region(class);
-        true
-    }
-
-    fn give_up_region(&self, class: usize) -> bool {
-        self.arenas
-            .is_surrendered(class)
-            .then(|| self.give_up_arenas(false))
-            .is_some()
-    }
-
     /// Returns `true` if the range is in the region of a longer class.
+    #[cfg(feature = "unstable-backend")]
     #[inline]
-    pub(crate) fn wants_back(&self, serial: u64, range: &Range<usize>) -> bool {
+    pub(crate) fn wants_back(&self, serial: u64, range: &std::ops::Range<usize>) -> bool {
         let class = self.arenas.region_at(serial, range);
         class.is_some_and(|class| self.classes[class].shape.size() > range.len())
     }
 
-    /// Marks idle chunks class by class, the largest first, until there is a site.
-    fn find_idle_site(&self, need: Need, anywhere: bool, may_surrender: bool) -> Option<Site> {
+    /// Finds the tightest range for which only idle chunks have to go; in the range that is kept for
+    /// another class only if `anywhere`. May select whole arenas.
+    pub(super) fn find_idle_site(
+        &self,
+        making: &mut Making<'_>,
+        need: Need,
+        anywhere: bool,
+    ) -> Option<Site> {
         let (_, spanned) = self.arenas.count_and_len();
-        let most =
-            self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned);
-        if most < need.size {
+        let unspanned = self.limits.max_bytes - spanned;
+        if self.arenas.free_bytes() + self.most_to_evict() + unspanned < need.size {
             return None;
         }
-        self.arenas.clear_marks();
-        let free = || self.arenas.cheapest_site(need, false, anywhere);
-        // First without any idle chunk: one may have been dropped meanwhile.
-        let found = free().or_else(|| {
-            self.evictable_classes().find_map(|(class, mut left)| {
-                self.evict_of(class, usize::MAX, |chunk| {
-                    if left > 0 && !chunk.is_leased() {
-                        self.arenas.mark(chunk.memory(), Mark::Idle);
-                        left -= 1;
-                    }
-                    false
-                });
-                free()
-            })
-        });
-        if found.is_some() || !may_surrender || self.arenas.next_len(need.size).is_some() {
-            return found;
+        let has_idle = self.evictable_classes().next().is_some();
+        if !has_idle && !self.arenas.has_empty_arena() {
+            return None;
         }
-        self.arenas
-            .surrender(need, false)
+        let mut survey = self.arenas.survey(need, anywhere)?;
+        // Class by class, the largest first, until there is a range.
+        for (class, count) in self.evictable_classes() {
+            self.each_idle(making, class, count, |position| survey.free(&position));
+            if let Some(site) = survey.tightest() {
+                return Some(site);
+            }
+        }
+        if !anywhere || self.arenas.next_len(need.size).is_some() {
+            return None;
+        }
+        survey
+            .surrender(false)
             .filter(|_| self.has_system_room(need))
+    }
+
+    /// Calls `visit` with where at most `count` idle chunks of a class lie.
+    fn each_idle(
+        &self,
+        making: &mut Making<'_>,
+        class: usize,
+        count: usize,
+        mut visit: impl FnMut(Position),
+    ) {
+        let mut left = count;
+        self.evict_of(making, class, usize::MAX, |chunk| {
+            if left > 0 && !chunk.is_leased() {
+                visit(chunk.memory().position());
+                left -= 1;
+            }
+            false
+        });
     }
 
     /// Returns `false` if the system could not provide a segment for `need` even if all arenas were
@@ -252,46 +247,72 @@ impl Pool {
     /// A class that is refused again gets a region, or another one if that takes too long.
     pub(crate) fn note_refused(&self, class: usize, len: usize) {
         self.refused.store(class + 1, Ordering::Relaxed);
-        let _one_at_a_time = self.making_room.lock();
+        let mut making = self.lock_making();
         let need = self.demand(class, len);
         // Whichever is dropped next serves it.
-        let is_full_of_it = self.registry.lock().is_all_of(class) && !self.arenas.could_merge(need);
+        let is_all_of_it = self.registry.lock().is_all_of(class);
+        let is_full_of_it = is_all_of_it && !self.arenas.could_merge(need);
         if is_full_of_it || !self.arenas.is_region_due(class) {
             return;
         }
-        let before = self.arenas.region_of(class);
-        let takes_too_long = |chunk: &Chunk| {
-            before
-                .as_ref()
-                .is_some_and(|site| site.takes(chunk.memory()))
+        let Some(mut survey) = self.arenas.survey(need, true) else {
+            return;
         };
-        for chunk in self.registry.lock().chunks() {
-            let stays = self.reserved(chunk.class()) > 0 || chunk.is_given_up();
-            if stays || takes_too_long(chunk) {
-                self.arenas.mark(chunk.memory(), Mark::Pinned);
-            }
+        for (idle, count) in self.evictable_classes() {
+            self.each_idle(&mut making, idle, count, |position| survey.free(&position));
         }
-        let site = self.arenas.cheapest_site(need, true, true).or_else(|| {
-            self.arenas
-                .surrender(need, true)
+        for position in self.reserved_positions() {
+            survey.pin(&position);
+        }
+        // It takes too long there.
+        if let Some(before) = self.arenas.region_of(class) {
+            survey.pin_site(&before);
+        }
+        let site = survey.emptiest().or_else(|| {
+            survey
+                .surrender(true)
                 .filter(|_| self.has_system_room(need))
         });
         if let Some(site) = site {
-            self.retire(&site);
-            self.arenas.keep_region(class, site);
+            // First, so that nothing else is carved there.
+            self.arenas.keep_region(class, site.clone());
+            self.retire(&mut making, &site);
         }
+        drop(making);
+        self.notify_unless_trying();
     }
 
-    fn retire(&self, site: &Site) -> Vec<usize> {
-        let mut classes = Vec::new();
-        self.registry.lock().retire(|chunk| {
-            let is_in_it = site.takes(chunk.memory());
-            if is_in_it && !classes.contains(&chunk.class()) {
-                classes.push(chunk.class());
+    /// Returns where the chunks of reserved classes lie. Without a reservation, no chunk is visited.
+    fn reserved_positions(&self) -> Vec<Position> {
+        let mut positions = Vec::new();
+        if (0..self.classes.len()).all(|class| self.reserved(class) == 0) {
+            return positions;
+        }
+        self.each_chunk(|chunk| {
+            let is_reserved = self.reserved(chunk.class()) > 0;
+            if is_reserved && positions.try_reserve(1).is_ok() {
+                positions.push(chunk.memory().position());
             }
-            is_in_it.then(|| self.reserved(chunk.class()))
         });
-        classes
+        positions
+    }
+
+    /// Retires the chunks in a range: once they are dropped, they return to the arenas. A chunk that
+    /// is made meanwhile lies elsewhere.
+    fn retire(&self, making: &mut Making<'_>, site: &Site) {
+        // In parts, from the end, as `each_chunk`.
+        let mut left = usize::MAX;
+        while left > 0 {
+            let mut registry = self.registry.lock();
+            let end = left.min(registry.len());
+            left = end.saturating_sub(CHUNKS_AT_ONCE);
+            registry.retire(left..end, |chunk| {
+                let is_in_it = site.takes(chunk.memory());
+                is_in_it.then(|| self.reserved(chunk.class()))
+            });
+            drop(registry);
+            making.yield_now();
+        }
     }
 }
 
@@ -302,82 +323,89 @@ const AT_ONCE: usize = 1 << 20;
 /// in it.
 const LEAST_PER_CHUNK: u64 = 2;
 
+/// How many leased chunks the end of a window checks: some 50 ns each.
+const LEASED_AT_ONCE: usize = 64;
+
 /// Less than this share of the cap is not worth a system call.
 const LEAST_SHARE: usize = 1024;
 
 impl Pool {
     /// Evicts idle chunks that `choose` picks, the largest first, until they have `most` bytes.
     /// Returns their bytes.
-    pub(super) fn evict(&self, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
+    pub(super) fn evict(
+        &self,
+        making: &mut Making<'_>,
+        most: usize,
+        mut choose: impl FnMut(&Chunk) -> bool,
+    ) -> usize {
         let mut evicted = 0;
         for (class, _) in self.evictable_classes() {
-            evicted += self.evict_of(class, most.saturating_sub(evicted), &mut choose);
+            let most = most.saturating_sub(evicted);
+            evicted += self.evict_of(making, class, most, &mut choose);
         }
-        self.searched();
         evicted
     }
 
     /// Evicts large idle chunks until half of the cap is free: otherwise about five times as many
     /// messages of random sizes are refused, and the p99 doubles (`cargo bench --bench
     /// at_the_cap`).
-    pub(super) fn relieve_crowding(&self) {
-        // Size first, to keep the shelves of small classes out of the cache.
-        let is_large = |class: usize| self.classes[class].shape.need.grain == Grain::Page;
+    ///
+    /// Among them are a few whose leases have ended since they were dropped.
+    pub(super) fn relieve_crowding(&self, making: &mut Making<'_>) {
         let mut most = self.arenas.crowding();
-        for class in self
-            .used_classes()
-            .filter(|&class| is_large(class) && self.evictable(class) > 0)
-        {
-            most = most.saturating_sub(self.evict_of(class, most, |_| true));
+        let mut tries = ENDED_TRIES;
+        for class in self.used_classes() {
+            // Size first, to keep the shelves of small classes out of the cache.
+            let is_large = self.classes[class].shape.need.grain == Grain::Page;
+            if !is_large {
+                continue;
+            }
+            let most_leased = tries.min(LEASED_TRIES_AT_THE_CAP);
+            tries -= self.return_leased_of(making, class, most_leased);
+            if self.evictable(class) > 0 {
+                most = most.saturating_sub(self.evict_of(making, class, most, |_| true));
+            }
         }
-        self.searched();
     }
 
     /// Evicts all idle chunks of lengths without planned room, if a chunk of `need` may fit then.
     pub(super) fn evict_unplanned(&self, need: Need) {
-        let _one_at_a_time = self.making_room.lock();
+        let mut making = self.lock_making();
         let (_, spanned) = self.arenas.count_and_len();
         let unspanned = self.limits.max_bytes - spanned;
         if self.arenas.free_bytes() + self.most_to_evict() + unspanned < need.size {
             return;
         }
-        self.return_leased();
+        self.return_leased(&mut making);
         for class in self.used_classes() {
             if !self.limits.is_planned(class) && self.evictable(class) > 0 {
-                self.evict_of(class, usize::MAX, |_| true);
+                self.evict_of(&mut making, class, usize::MAX, |_| true);
             }
         }
-        self.searched();
     }
 
-    /// Takes each chunk in turn and puts it back if it is not picked.
+    /// Evicts idle chunks of a class that `choose` picks, until they have `most` bytes: those of the
+    /// queue, the oldest first, then that of the hot slot. Puts each of the others back.
     pub(super) fn evict_of(
         &self,
+        making: &mut Making<'_>,
         class: usize,
         most: usize,
         mut choose: impl FnMut(&Chunk) -> bool,
     ) -> usize {
         let shelf = &self.shelves[class];
         let mut evicted = 0;
-        // The hot slot's chunk first. A retired one that is not picked stays, too.
-        match if most > 0 && self.evictable(class) > 0 {
-            shelf.take_hot()
-        } else {
-            None
-        } {
-            Some(chunk) if choose(&chunk) => evicted += self.evict_or_put_back(chunk.into()),
-            Some(chunk) => shelf.give(chunk).unwrap_or_else(Self::put_back),
-            None => {}
-        }
         shelf.look_everywhere();
         // Bounded: other threads may go on giving.
-        for _ in 0..shelf.queued_count() {
-            let is_done = evicted >= most || self.evictable(class) == 0;
-            let Some((chunk, _)) = (if is_done { None } else { shelf.take_idle() }) else {
+        for checked in 1..=shelf.queued_count() {
+            if evicted >= most || self.evictable(class) == 0 {
+                return evicted;
+            }
+            let Some((chunk, _)) = shelf.take_idle() else {
                 break;
             };
             if choose(&chunk) {
-                evicted += self.evict_or_put_back(chunk);
+                evicted += self.evict_or_put_back(making, chunk);
             } else {
                 let kept = if chunk.is_leased() {
                     Err(chunk)
@@ -386,13 +414,26 @@ impl Pool {
                 };
                 kept.unwrap_or_else(Self::put_back);
             }
+            if checked % HIDDEN_AT_ONCE == 0 {
+                making.yield_now();
+            }
+        }
+        if evicted < most && self.evictable(class) > 0 {
+            match shelf.take_hot() {
+                Some(chunk) if choose(&chunk) => {
+                    evicted += self.evict_or_put_back(making, chunk.into());
+                }
+                // A retired one that is not picked stays, too.
+                Some(chunk) => shelf.give(chunk).unwrap_or_else(Self::put_back),
+                None => {}
+            }
         }
         evicted
     }
 
     /// The only code that evicts. The registry's lock, under which promises are made, decides
     /// between several threads; [`evictable`](Self::evictable) is only an expectation.
-    pub(super) fn evict_or_put_back(&self, chunk: OwnedChunk) -> usize {
+    pub(super) fn evict_or_put_back(&self, _making: &mut Making<'_>, chunk: OwnedChunk) -> usize {
         let is_reserved = |registry: &Registry, chunk: &Chunk| {
             !chunk.is_retired() && registry.count(chunk.class()) <= self.reserved(chunk.class())
         };
@@ -415,14 +456,6 @@ impl Pool {
         drop(registry);
         Self::free_unlisted(chunk);
         size
-    }
-
-    /// Rings for waiting requests: one that looked meanwhile has missed the chunk in this thread's
-    /// hand. Not if this thread looks on their behalf, which would wake it over and over.
-    pub(super) fn searched(&self) {
-        if !self.waiting.is_looking_here() {
-            self.memory_doorbell().notify();
-        }
     }
 
     /// Small page-aligned classes, then the others, the largest first.
@@ -467,11 +500,12 @@ impl Pool {
         if !was_punched && self.punch(usize::MAX) > 0 {
             return true;
         }
-        // Only the file system can be asked what it has left.
+        // Only the file system can be asked what it has left, not a quota.
         let is_full = error.errno() == Some(libc::ENOSPC);
         let left = is_full.then(|| self.arenas.left_in_the_system()).flatten();
         let left = left.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         let mut missing = need.size.saturating_sub(left).max(1);
+        self.return_leased(&mut self.lock_making());
         if self.most_to_evict() < missing {
             return false;
         }
@@ -479,7 +513,7 @@ impl Pool {
             // Only arenas without any chunk return memory.
             missing = usize::MAX;
         }
-        let evicted = self.evict(missing, |_| true);
+        let evicted = self.evict(&mut self.lock_making(), missing, |_| true);
         self.punch(usize::MAX) > 0 || evicted > 0
     }
 
@@ -500,7 +534,7 @@ impl Pool {
     pub(crate) fn trim_to(&self, most: usize) -> usize {
         let before = self.account.held();
         self.reclaim();
-        self.return_leased();
+        self.return_leased(&mut self.lock_making());
         loop {
             let surplus = || {
                 self.account
@@ -509,15 +543,16 @@ impl Pool {
                     .next_multiple_of(self.limits.page)
             };
             self.punch(surplus());
-            if surplus() == 0 || self.evict(surplus(), |_| true) == 0 {
+            if surplus() == 0 || self.evict(&mut self.lock_making(), surplus(), |_| true) == 0 {
                 return before.saturating_sub(self.account.held());
             }
         }
     }
 
     pub(crate) fn evict_all(&self) {
-        self.return_leased();
-        self.evict(usize::MAX, |_| true);
+        let mut making = self.lock_making();
+        self.return_leased(&mut making);
+        self.evict(&mut making, usize::MAX, |_| true);
     }
 
     pub(super) fn punch(&self, most: usize) -> usize {
@@ -538,7 +573,12 @@ impl Pool {
     /// With `unused`, segments created for an allocation that failed. Their memory is discarded
     /// first, because peers may still have them mapped.
     pub(super) fn give_up_arenas(&self, unused: bool) {
-        while let Some((payload, filled)) = self.arenas.take_empty(unused) {
+        self.give_up_arenas_beside(unused, 0);
+    }
+
+    /// Does the same for a thread that holds so many [`KeepNew`](crate::owner::arena::KeepNew).
+    pub(super) fn give_up_arenas_beside(&self, unused: bool, own: usize) {
+        while let Some((payload, filled)) = self.arenas.take_empty(unused, own) {
             event!(info, provider = %self.id(), segment = payload.serial(), len = payload.len(), "segment given up");
             payload.segment().discard(0..payload.len());
             self.unlist_segment(&payload);
@@ -580,19 +620,30 @@ impl Pool {
         let Some(mut last) = self.windows.last.try_lock() else {
             return;
         };
+        if last.is_done() {
+            // Before the window is judged: what has come back is idle.
+            self.collect_returned();
+        }
+        // Never waits: this is a part of an allocation that has its chunk.
+        let Some(mut making) = Making::try_lock(&self.making) else {
+            return;
+        };
         let window = (self.limits.idle_window / COUNTED)
-            .max(self.registry.lock().chunks().count() as u64 * LEAST_PER_CHUNK);
+            .max(self.registry.lock().len() as u64 * LEAST_PER_CHUNK);
         if self.windows.next.load(Ordering::Relaxed) == 0 {
             return self.windows.next.store(counted + window, Ordering::Relaxed);
         }
         if last.is_done() {
-            self.judge(&mut last);
+            self.judge(&mut making, &mut last);
         }
         let evicted = if last.has_chunks {
-            self.evict_unneeded()
+            self.evict_unneeded(&mut making)
         } else {
             0
         };
+        // The system call is made without the lock.
+        drop(making);
+        self.notify_unless_trying();
         last.has_chunks = evicted >= AT_ONCE;
         last.bytes += evicted;
         self.punch(last.bytes.min(AT_ONCE));
@@ -603,11 +654,9 @@ impl Pool {
             counted + 1
         };
         self.windows.next.store(next, Ordering::Relaxed);
-        // A request that looked meanwhile has missed the chunk in this thread's hand.
-        self.memory_doorbell().notify();
     }
 
-    fn judge(&self, last: &mut LastWindow) {
+    fn judge(&self, making: &mut Making<'_>, last: &mut LastWindow) {
         let gaps = self.arenas.filled_gaps();
         last.bytes = gaps.min(last.gaps);
         let mut unneeded = last.bytes;
@@ -621,7 +670,7 @@ impl Pool {
                 if hot.was_used_since_asked() {
                     hot.give().unwrap_or_else(Self::put_back);
                 } else {
-                    last.bytes += self.evict_or_put_back(hot.into());
+                    last.bytes += self.evict_or_put_back(making, hot.into());
                 }
             }
             let tally = &self.classes[class];
@@ -631,8 +680,7 @@ impl Pool {
             unneeded += low * self.classes[class].shape.size();
         }
         // Only now: a chunk that was leased until it was needed again never was in a queue.
-        self.collect_returned();
-        self.return_leased();
+        self.return_some_leased(making, &mut last.next_class);
         last.has_chunks = unneeded >= self.limits.max_bytes / LEAST_SHARE;
         if last.has_chunks {
             last.gaps = gaps.saturating_sub(last.bytes);
@@ -641,7 +689,22 @@ impl Pool {
         }
     }
 
-    fn evict_unneeded(&self) -> usize {
+    /// Moves leased chunks whose leases have ended to the idle queues. Checks a few, of other classes
+    /// at the end of the next window.
+    fn return_some_leased(&self, making: &mut Making<'_>, next_class: &mut usize) {
+        self.free_retired(LEASED_AT_ONCE);
+        let mut left = LEASED_AT_ONCE;
+        for _ in 0..self.classes.len() {
+            let class = *next_class;
+            *next_class = (class + 1) % self.classes.len();
+            left -= self.return_leased_of(making, class, left);
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    fn evict_unneeded(&self, making: &mut Making<'_>) -> usize {
         let mut evicted = 0;
         for class in self.used_classes() {
             let unneeded = &self.classes[class].unneeded;
@@ -654,7 +717,7 @@ impl Pool {
                     break;
                 };
                 unneeded.fetch_sub(1, Ordering::Relaxed);
-                evicted += self.evict_or_put_back(chunk);
+                evicted += self.evict_or_put_back(making, chunk);
             }
         }
         evicted

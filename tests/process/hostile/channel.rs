@@ -198,9 +198,7 @@ impl<'p> Scene<'p> {
             .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(1 << 20)
             .tuning(Tuning::new().arena_size(64 << 10));
-        let client = Client::builder()
-            .namespace(&Namespace::new(prefix).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(prefix).unwrap());
         Self {
             prefix,
             path: PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel")),

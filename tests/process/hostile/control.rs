@@ -580,11 +580,8 @@ impl Peers {
     /// Adds a client.
     fn come(&mut self) {
         if self.clients.len() < MAX_CLIENTS {
-            self.clients.push(
-                Client::builder()
-                    .namespace(&Namespace::new(&self.prefix).unwrap())
-                    .build(),
-            );
+            self.clients
+                .push(Client::in_namespace(&Namespace::new(&self.prefix).unwrap()));
         }
     }
 

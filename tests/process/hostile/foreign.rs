@@ -77,9 +77,7 @@ impl Objects {
         if self.is_swept_first {
             scene.sweep();
         }
-        let client = Client::builder()
-            .namespace(&Namespace::new(prefix).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(prefix).unwrap());
         for object in &self.objects.0 {
             if let Name::Control(id) | Name::Segment(id, _) = &object.name {
                 self.visit(&client, id.number(&scene.provider));
@@ -227,9 +225,7 @@ impl<'a> Scene<'a> {
 
     /// The owner works as before, and its message is intact.
     fn check(&self) {
-        let client = Client::builder()
-            .namespace(&Namespace::new(self.prefix).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(self.prefix).unwrap());
         let view = client.attach(&self.sent);
         let is_right =
             matches!(&view, Ok(view) if view.iter().all(|&byte| byte == 1) && view.len() == 1000);

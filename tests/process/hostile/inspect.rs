@@ -84,9 +84,7 @@ impl<'a> Scene<'a> {
             .max_shared(RECORDS as usize)
             .build()
             .expect("a provider");
-        let client = Client::builder()
-            .namespace(&Namespace::new(prefix).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(prefix).unwrap());
         let message = provider.alloc(LEN).expect("room").freeze();
         let leased = client
             .attach(&message.descriptor().expect("a record"))

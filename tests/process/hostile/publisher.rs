@@ -216,9 +216,7 @@ impl World {
             .max_bytes(1 << 20)
             .tuning(Tuning::new().arena_size(64 << 10));
         let provider = provider.build().expect("a provider");
-        let client = Client::builder()
-            .namespace(&Namespace::new(prefix).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(prefix).unwrap());
         let options = Publisher::builder()
             .max_subscribers(MAX_SUBSCRIBERS.into())
             .capacity(CAPACITY)
@@ -353,7 +351,7 @@ impl World {
             }
             Step::Evict => drop(black_box(
                 self.publisher
-                    .disconnect(shm_pool::channel::ReceiverId::from_u64(self.hostile_id)),
+                    .disconnect(shm_pool::channel::ReceiverId::from(self.hostile_id)),
             )),
             Step::Connection(place, value) => {
                 self.connection.apply(&Write::Word(place.word(), value))

@@ -163,10 +163,9 @@ fn lengths_of_one_class() {
     buffer.resize(4096).unwrap();
     assert_eq!(buffer.len(), 4096);
     let error = buffer.resize(4097).unwrap_err();
-    assert_eq!(
-        (error.requested(), error.capacity(), buffer.len()),
-        (4097, 4096, 4096)
-    );
+    let text = error.to_string();
+    assert!(text.contains("4097") && text.contains("4096"), "{text}");
+    assert_eq!(buffer.len(), 4096);
     buffer.truncate(10);
     let sent = ZBytes::from(buffer);
     assert_eq!(bytes(&sent).len(), 10);

@@ -60,10 +60,7 @@ fn alignments() {
         .layout(layout(64, 2 * Provider::MAX_ALIGN))
         .wait()
         .unwrap_err();
-    let AllocError::UnsupportedAlignment { align, max } = error else {
-        panic!("{error}")
-    };
-    assert_eq!((align, max), (8192, 4096));
+    assert_eq!(error, AllocError::UnsupportedAlignment { align: 8192 });
     // Small page-aligned buffers make way for others, too.
     let aligned = iter::from_fn(|| pool.request(0).layout(layout(64, 4096)).alloc().ok());
     drop(aligned.map(ZBytes::from).collect::<Vec<_>>());

@@ -91,9 +91,7 @@ impl Shared {
 
 pub(crate) fn run(role: &Role, control: &Arc<Control>) {
     let new_client = || {
-        let client = Client::builder()
-            .namespace(&Namespace::new(&role.prefix).unwrap())
-            .build();
+        let client = Client::in_namespace(&Namespace::new(&role.prefix).unwrap());
         Some(Arc::new(client))
     };
     let shared = Arc::new(Mutex::new(Shared {

@@ -1,0 +1,93 @@
+//! What the feature `unstable-backend` adds to [`Backend`].
+
+use super::Backend;
+use crate::owner::limits::AllocError;
+use crate::protocol::control;
+use std::alloc::Layout;
+
+/// The properties of a size class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SizeClass {
+    /// Bytes of a chunk. A chunk created at the cap may be shorter: as long as its message.
+    pub size: usize,
+    /// Alignment in bytes.
+    pub align: usize,
+}
+
+impl Backend {
+    /// The maximum number of segments at a time.
+    pub const MAX_SEGMENTS: usize = control::MAX_SEGMENTS;
+
+    /// Returns all idle chunks to their segments, where they merge, but not to the system.
+    pub fn evict_idle(&self) {
+        if !self.is_forked() {
+            self.pool().evict_all();
+        }
+    }
+
+    /// Returns the length of a chunk that is sure to fit now, unless idle chunks are in the way.
+    pub fn largest_that_fits(&self) -> usize {
+        match self.is_forked() {
+            true => 0,
+            false => self.pool().largest_that_fits(),
+        }
+    }
+
+    /// Returns the size classes, by number.
+    pub fn classes(&self) -> Vec<SizeClass> {
+        let shapes = self.pool().limits.shapes();
+        shapes
+            .iter()
+            .map(|shape| SizeClass {
+                size: shape.size(),
+                align: shape.align,
+            })
+            .collect()
+    }
+
+    /// Returns the number of the size class for a layout.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::TooLarge`], [`AllocError::UnsupportedAlignment`].
+    #[inline]
+    pub fn class(&self, layout: Layout) -> Result<usize, AllocError> {
+        self.class_of(layout)
+    }
+
+    /// Returns how many chunks of a size class are reserved; 0 if there is no such class.
+    pub fn reserved(&self, class: usize) -> usize {
+        match class < self.pool().shelves().len() {
+            true => self.pool().reserved(class),
+            false => 0,
+        }
+    }
+
+    /// Returns segment and offset of each chunk of a size class, including those in use.
+    pub fn places(&self, class: usize) -> Vec<(u64, usize)> {
+        let mut places = Vec::new();
+        if !self.is_forked() {
+            self.pool()
+                .each_of_class(class, |chunk| places.push((chunk.serial(), chunk.offset())));
+        }
+        places
+    }
+
+    /// Returns `true` if a chunk should be dropped once its readers are done: a longer message
+    /// keeps being refused, and will fit where this chunk lies. Otherwise one relaxed load.
+    #[inline]
+    pub fn wants_back(&self, segment: u64, offset: usize, len: usize) -> bool {
+        // In a forked child, a thread that does not exist there may hold the lock.
+        !self.is_forked()
+            && self
+                .pool()
+                .wants_back(segment, &(offset..offset.saturating_add(len)))
+    }
+
+    /// Returns `true` in a forked child, where allocations fail and dropping chunks has no effect.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.is_forked()
+    }
+}
