@@ -35,7 +35,7 @@ use crate::os::fork::{ForkGuard, PerProcess};
 use crate::os::futex::Deadline;
 use crate::os::helper_thread::start_thread;
 use crate::os::inotify::Watched;
-use crate::os::locks::LockFile;
+use crate::os::locks::{self, LockFile};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Inode, Name, Namespace};
 use crate::os::posix::PAGE;
@@ -287,6 +287,8 @@ pub(super) struct Watch {
 impl Watch {
     /// Starts to watch the channels in a directory whose file names begin with `prefix`.
     pub(super) fn new(directory: &Path, prefix: &str) -> Result<Self, OsError> {
+        locks::watch_forks()
+            .map_err(|error| OsError::new("pthread_atfork", "this process", error))?;
         let wait = Wait::new(directory, prefix);
         let name_watcher =
             NameWatcher::watch(&mut NAME_WATCHER.get().lock(), &wait, NameWatcher::start)?;
@@ -691,6 +693,8 @@ pub struct Watcher {
 impl Watcher {
     /// Creates a watcher of the channels that [`Namespace::channels`] returns.
     pub fn new(namespace: &Namespace) -> Self {
+        // If this fails, `Watch::new` tries again.
+        let _ = locks::watch_forks();
         Self {
             names: namespace.clone(),
             known: BTreeMap::new(),

@@ -966,6 +966,9 @@ fn only_channels_are_listed() {
 fn watch_ends() {
     in_child(|prefix| {
         let mut watcher = Watcher::new(&shm::namespace(prefix));
+        // The first fork of this process, and nothing else of the crate has run: the watcher alone
+        // has to notice it.
+        watcher = belongs_to_the_parent(watcher);
         assert!(matches!(
             watcher.recv_timeout(Duration::from_millis(1)),
             Err(RecvError::TimedOut)
@@ -976,16 +979,23 @@ fn watch_ends() {
             assert!(matches!(woken, Err(RecvError::Interrupted)));
             took
         });
-        let Some(forked) = sys::fork() else {
-            sys::end_with(|| {
-                assert!(matches!(watcher.recv(), Err(RecvError::Forked)));
-                drop(watcher);
-            });
-        };
-        forked.finish();
+        watcher = belongs_to_the_parent(watcher);
         let _sender = Sender::create(&provider(prefix), CHANNEL).unwrap();
         created(watcher.recv().unwrap());
     });
+}
+
+/// Checks that a forked child cannot use the watcher, and may drop it.
+fn belongs_to_the_parent(mut watcher: Watcher) -> Watcher {
+    let Some(forked) = sys::fork() else {
+        sys::end_with(|| {
+            assert!(matches!(watcher.try_recv(), Err(RecvError::Forked)));
+            assert!(matches!(watcher.recv(), Err(RecvError::Forked)));
+            drop(watcher);
+        });
+    };
+    forked.finish();
+    watcher
 }
 
 /// An event loop notices the death of a publisher, and its successor.
