@@ -930,10 +930,15 @@ fn waits_beside_page_faults() {
     let dropped_future = |provider: &Provider| {
         drop(Waiting::begin(provider.request(250 * MIB).wait_async()));
     };
-    let (longest, took) = beside_page_faults(short_wait);
-    assert!(longest < took / 2, "a wait of 1 ms took {longest:?}");
-    let (longest, took) = beside_page_faults(dropped_future);
-    assert!(longest < took / 2, "a drop took {longest:?}");
+    // A thread that is not scheduled for so long delays one try, and not all of them.
+    let is_ever_brief = |brief: &dyn Fn(&Provider)| {
+        (0..10).any(|_| {
+            let (longest, took) = beside_page_faults(brief);
+            longest < took / 2
+        })
+    };
+    assert!(is_ever_brief(&short_wait), "waits of 1 ms block");
+    assert!(is_ever_brief(&dropped_future), "drops block");
 }
 
 /// Leaving takes as long for the last of 20,000 futures as for the first.
