@@ -289,6 +289,11 @@ impl<O> GrowingQueue<O> {
             at += 1;
             capacity = capacity.saturating_mul(GROWTH).min(max);
         }
+        // Relaxed: a thread that sees an older value opens the queue again, which changes nothing.
+        let is_longest = usize::from(self.longest.load(Ordering::Relaxed)) >= at;
+        if is_longest && self.queues[at].is_open() {
+            return Ok(());
+        }
         if !self.queues[at].open(capacity) {
             let bytes = Queue::<O>::bytes(capacity);
             return Err(NoMemory { bytes });
@@ -350,6 +355,10 @@ impl<O> Queue<O> {
             self.0.get_or_init(|| Box::new(ArrayQueue::new(capacity)));
         }
         may_open
+    }
+
+    fn is_open(&self) -> bool {
+        self.0.get().is_some()
     }
 
     const fn bytes(capacity: usize) -> usize {

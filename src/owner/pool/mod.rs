@@ -7,6 +7,7 @@
 mod obtain;
 mod release;
 mod reserve;
+mod retired;
 mod take;
 
 pub use reserve::Reservation;
@@ -22,6 +23,7 @@ use crate::owner::waiting::{Notice, WaitingRoom};
 use crate::protocol::ids::ProviderId;
 use crate::protocol::memory_doorbell::MemoryDoorbell;
 use parking_lot::Mutex;
+use retired::Retired;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -37,8 +39,7 @@ const RECURS_WITHIN: u64 = 16;
 
 pub(crate) struct Pool {
     shelves: Box<[ChunkShelf]>,
-    /// The shelf of one-offs and retired chunks, which keeps those that peers lease, and nothing
-    /// else.
+    /// The shelf of one-offs and retired chunks, which refuses all of them.
     pub(crate) no_shelf: ChunkShelf,
     fork: ForkGuard,
     classes: Box<[Class]>,
@@ -47,14 +48,16 @@ pub(crate) struct Pool {
     /// summed by groups, for searches.
     listed: Box<[AtomicUsize]>,
     groups: Box<[AtomicUsize]>,
+    /// Hints, side by side: the class may have chunks in its leased queue. If one is `false`
+    /// although there are some, their memory is not found before a request searches all queues.
+    may_be_leased: Box<[AtomicBool]>,
     pub(crate) limits: Limits,
     account: Account,
     pub(super) arenas: Arenas,
     pub(super) registry: Mutex<Registry>,
     /// Chunks that have a record, of all classes.
     shared: AtomicUsize,
-    /// The bytes of the retired chunks in the leased queue of `no_shelf`.
-    retired_bytes: AtomicUsize,
+    retired: Retired,
     /// Held during a first share. `true` once the pool is closed.
     first_share: Mutex<bool>,
     growing: Mutex<()>,
@@ -209,6 +212,7 @@ impl Pool {
             reserving: Mutex::new(()),
             listed: classes.iter().map(|_| count()).collect(),
             groups: classes.chunks(GROUP).map(|_| count()).collect(),
+            may_be_leased: classes.iter().map(|_| AtomicBool::new(false)).collect(),
             arenas: Arenas::new(
                 limits.max_bytes,
                 first_arena,
@@ -221,7 +225,7 @@ impl Pool {
             registry: Mutex::new(Registry::new(classes.len())),
             classes,
             shared: AtomicUsize::new(0),
-            retired_bytes: AtomicUsize::new(0),
+            retired: Retired::default(),
             first_share: Mutex::new(false),
             growing: Mutex::new(()),
             making: Mutex::new(()),
@@ -360,7 +364,7 @@ impl Pool {
             self.shelves[class]
                 .open_leased(of_class, control.records())
                 // Each chunk may be retired.
-                .and_then(|()| self.no_shelf.open_leased(of_all, control.records()))
+                .and_then(|()| self.retired.reserve(of_all))
                 .map_err(|NoMemory { bytes }| ShareError::OutOfMemory { bytes })?;
         }
         let (record, generation) = control.claim_record()?;
@@ -387,7 +391,7 @@ impl Pool {
         self.shelves
             .iter()
             .for_each(|shelf| shelf.close(Self::destroy));
-        self.no_shelf.close(Self::destroy);
+        self.retired.close(Self::destroy);
         // Only now that the shelves refuse: chunks still borrowed are given up.
         let ledgers = std::mem::take(&mut *self.ledgers.lock());
         drop(ledgers);
@@ -830,7 +834,7 @@ impl Pool {
         if self.shared.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        let mut bytes = self.retired_bytes.load(Ordering::Relaxed);
+        let mut bytes = self.retired.bytes();
         for class in self.used_classes() {
             bytes += self.shelves[class].leased_count() * self.classes[class].shape.size();
         }

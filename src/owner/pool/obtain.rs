@@ -46,7 +46,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::take::ENDED_TRIES;
+use super::take::{ENDED_TRIES, RETIRED_TRIES};
 use super::{Pool, GROUP, RECURS_WITHIN};
 use crate::error::OsError;
 use crate::owner::arena::{Carved, KeepNew, Room};
@@ -367,7 +367,7 @@ impl Pool {
             }
         }
         if self.arenas.room() != Room::ToGrow {
-            self.free_retired(ENDED_TRIES);
+            self.free_retired(ENDED_TRIES, RETIRED_TRIES);
         }
         if let Some(unfilled) = self.carve(wanted, tried) {
             return Some(Found::Memory(unfilled));

@@ -104,13 +104,18 @@ impl Pool {
 
     fn queue_leased(chunk: OwnedChunk) {
         chunk.set_whereabouts(Whereabouts::Leased);
-        let is_retired = chunk.is_retired();
-        if is_retired {
-            // Relaxed: for a statistic.
-            let bytes = &chunk.pool().retired_bytes;
-            bytes.fetch_add(chunk.capacity(), Ordering::Relaxed);
-        }
-        if let Err(chunk) = chunk.give_leased(is_retired) {
+        let refused = if chunk.is_retired() {
+            // The chunk may be destroyed before the queue's lock is released.
+            let pool = chunk.pool().clone();
+            pool.retired.push(chunk)
+        } else {
+            let may_be_leased = &chunk.pool().may_be_leased[chunk.class()];
+            if !may_be_leased.load(Ordering::Relaxed) {
+                may_be_leased.store(true, Ordering::Relaxed);
+            }
+            chunk.give_leased()
+        };
+        if let Err(chunk) = refused {
             // Only a closed pool refuses.
             Self::destroy(chunk);
         }
@@ -355,13 +360,21 @@ impl Pool {
         let mut most = self.arenas.crowding();
         let mut tries = ENDED_TRIES;
         for class in self.used_classes() {
+            if most == 0 {
+                return;
+            }
             // Size first, to keep the shelves of small classes out of the cache.
             let is_large = self.classes[class].shape.need.grain == Grain::Page;
             if !is_large {
                 continue;
             }
-            let most_leased = tries.min(LEASED_TRIES_AT_THE_CAP);
-            tries -= self.return_leased_of(making, class, most_leased);
+            if tries > 0 && self.may_be_leased[class].load(Ordering::Relaxed) {
+                let most_leased = tries.min(LEASED_TRIES_AT_THE_CAP);
+                tries -= self.return_leased_of(making, class, most_leased);
+                if self.shelves[class].leased_count() == 0 {
+                    self.may_be_leased[class].store(false, Ordering::Relaxed);
+                }
+            }
             if self.evictable(class) > 0 {
                 most = most.saturating_sub(self.evict_of(making, class, most, |_| true));
             }
@@ -692,7 +705,7 @@ impl Pool {
     /// Moves leased chunks whose leases have ended to the idle queues. Checks a few, of other classes
     /// at the end of the next window.
     fn return_some_leased(&self, making: &mut Making<'_>, next_class: &mut usize) {
-        self.free_retired(LEASED_AT_ONCE);
+        self.free_retired(LEASED_AT_ONCE, LEASED_AT_ONCE);
         let mut left = LEASED_AT_ONCE;
         for _ in 0..self.classes.len() {
             let class = *next_class;

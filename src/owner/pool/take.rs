@@ -33,11 +33,13 @@ const BYTES_PER_TRY: usize = 128;
 /// For arenas that can no longer grow. Two, so that the search overtakes the queue.
 pub(super) const LEASED_TRIES_AT_THE_CAP: usize = 2;
 
-/// How many leased chunks a miss checks whose memory is wanted, not the chunks themselves: retired
-/// ones, and long ones where memory is short. With two, about one chunk more waits to be found at
-/// any time, and up to twice as many messages of random sizes are refused (`cargo bench --bench
-/// at_the_cap`).
+/// How many chunks a miss frees at most, of those that are retired. How many long leased ones it
+/// checks where memory is short: with two, about one chunk more waits to be found at any time, and
+/// up to twice as many messages of random sizes are refused (`cargo bench --bench at_the_cap`).
 pub(super) const ENDED_TRIES: usize = 8;
+
+/// How many retired chunks a miss checks in vain, besides the oldest.
+pub(super) const RETIRED_TRIES: usize = 2;
 
 /// After so many chunks, a thread with the making lock lets others have it.
 pub(super) const HIDDEN_AT_ONCE: usize = 64;
@@ -216,7 +218,7 @@ impl Pool {
 
     /// Takes a leased chunk of the class whose leases have ended.
     pub(super) fn take_leased(&self, class: usize) -> Option<ClosedChunk> {
-        if self.shelves[class].leased_count() == 0 {
+        if self.listed(class) == 0 || self.shelves[class].leased_count() == 0 {
             return None;
         }
         let found = self.take_leased_of(class, self.leased_tries(class));
@@ -237,6 +239,10 @@ impl Pool {
 
     /// Takes the first of at most `tries` leased chunks of the class whose leases have ended.
     pub(super) fn take_leased_of(&self, class: usize, tries: usize) -> Option<ClosedChunk> {
+        // First, to keep the shelves of unused classes out of the cache.
+        if self.listed(class) == 0 {
+            return None;
+        }
         let shelf = &self.shelves[class];
         if tries == usize::MAX {
             shelf.look_everywhere();
@@ -253,23 +259,25 @@ impl Pool {
         None
     }
 
-    /// Frees retired chunks whose leases have ended, of the `most` that were released longest ago.
-    /// No thread looks for them.
-    pub(super) fn free_retired(&self, most: usize) {
-        if most == usize::MAX {
-            self.no_shelf.look_everywhere();
-        }
-        for _ in 0..most.min(self.no_shelf.leased_count()) {
-            let Some(retired) = self.no_shelf.take_leased() else {
+    /// Frees at most `most` retired chunks whose leases have ended. Each search for one checks
+    /// `tries` others in vain.
+    pub(super) fn free_retired(&self, most: usize, tries: usize) {
+        for _ in 0..most {
+            let Some(retired) = self.retired.take_ended(tries) else {
                 return;
             };
-            // Relaxed: for a statistic.
-            self.retired_bytes
-                .fetch_sub(retired.capacity(), Ordering::Relaxed);
+            // A peer may have leased it again.
             if let Some(chunk) = Self::reopen(retired) {
                 Self::destroy(chunk.into());
             }
         }
+    }
+
+    /// Does the same for all retired chunks.
+    fn free_all_retired(&self) {
+        // Bounded: other threads may go on releasing.
+        let count = self.retired.len();
+        self.free_retired(count, count);
     }
 
     /// Moves leased chunks whose leases have ended to the idle queues.
@@ -277,7 +285,7 @@ impl Pool {
         if self.shared.load(Ordering::Relaxed) == 0 {
             return;
         }
-        self.free_retired(usize::MAX);
+        self.free_all_retired();
         for class in self.used_classes() {
             self.return_leased_of(making, class, usize::MAX);
         }
