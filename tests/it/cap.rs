@@ -368,6 +368,25 @@ fn recurring_size_is_made_once() {
     );
 }
 
+/// Long messages of two or three lengths in turn are warm, also once there are chunks for more than half
+/// of the cap.
+#[test]
+fn recurring_long_sizes_are_warm() {
+    let lengths = [[18, 19].as_slice(), &[11, 12, 13], &[16, 17, 18], &[24, 30]];
+    for lengths in lengths {
+        let provider = builder().max_bytes(64 * MIB).build().unwrap();
+        let round = || {
+            for &len in lengths {
+                drop(provider.alloc(len * MIB).unwrap());
+            }
+        };
+        (0..8).for_each(|_| round());
+        let misses = provider.stats().misses();
+        (0..100).for_each(|_| round());
+        assert_eq!(provider.stats().misses(), misses, "{lengths:?} MiB");
+    }
+}
+
 /// A message is not refused because rounding up to its class would exceed the gap.
 #[test]
 fn exact_fit_at_cap() {

@@ -63,7 +63,10 @@ use std::sync::Arc;
 /// garbage in shared memory can make it look as if there were always more to reclaim.
 const TRIES: usize = 8;
 
-const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
+/// The same as [`RECURS_WITHIN`] for messages of whole pages, once less than half of the cap is free.
+/// With 3, three lengths in turn are warm; with 4, more messages of random sizes are refused (`cargo
+/// bench --bench at_the_cap`).
+pub(super) const RECURS_WITHIN_WHERE_CROWDED: u64 = 3;
 
 /// The right to have chunks out of sight that are not in use.
 pub(super) struct Making<'a>(MutexGuard<'a, ()>);
@@ -236,18 +239,23 @@ impl Pool {
             (Room::Crowded, Grain::Page) => Some(RECURS_WITHIN_WHERE_CROWDED),
             _ => Some(RECURS_WITHIN),
         };
-        // Relaxed: only a hint.
-        let made = self.made.load(Ordering::Relaxed);
-        let last = self.classes[class].last_made.load(Ordering::Relaxed);
         let usual = self.usual(class);
         match recurs_within {
-            Some(within) if made.saturating_sub(last) >= within => Wanted {
+            Some(within) if self.made_since(class) >= within => Wanted {
                 need,
                 is_one_off: true,
                 ..usual
             },
             _ => usual,
         }
+    }
+
+    /// Returns how many chunks were made since the last one of the class.
+    pub(super) fn made_since(&self, class: usize) -> u64 {
+        // Relaxed: only a hint.
+        let made = self.made.load(Ordering::Relaxed);
+        let last = self.classes[class].last_made.load(Ordering::Relaxed);
+        made.saturating_sub(last)
     }
 
     pub(crate) fn demand(&self, class: usize, len: usize) -> Need {

@@ -21,7 +21,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::obtain::Making;
+use super::obtain::{Making, RECURS_WITHIN_WHERE_CROWDED};
 use super::take::{ENDED_TRIES, HIDDEN_AT_ONCE, LEASED_TRIES_AT_THE_CAP};
 use super::{LastWindow, Pool, CHUNKS_AT_ONCE, GROUP, NO_MARK};
 use crate::error::OsError;
@@ -355,7 +355,8 @@ impl Pool {
     /// messages of random sizes are refused, and the p99 doubles (`cargo bench --bench
     /// at_the_cap`).
     ///
-    /// Among them are a few whose leases have ended since they were dropped.
+    /// Among them are a few whose leases have ended since they were dropped. Those of a length that
+    /// was made just before stay: it recurs.
     pub(super) fn relieve_crowding(&self, making: &mut Making<'_>) {
         let mut most = self.arenas.crowding();
         let mut tries = ENDED_TRIES;
@@ -375,7 +376,8 @@ impl Pool {
                     self.may_be_leased[class].store(false, Ordering::Relaxed);
                 }
             }
-            if self.evictable(class) > 0 {
+            let recurs = self.made_since(class) < RECURS_WITHIN_WHERE_CROWDED;
+            if !recurs && self.evictable(class) > 0 {
                 most = most.saturating_sub(self.evict_of(making, class, most, |_| true));
             }
         }
