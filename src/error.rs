@@ -297,6 +297,20 @@ impl PartialEq for OsError {
 
 impl Eq for OsError {}
 
+/// Writes that the owner of an object cannot be told from others.
+pub(crate) fn write_unmapped_owner(
+    object: &Path,
+    uid: u32,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(
+        f,
+        "{} belongs to uid {uid}, which this user namespace shows for all users that have no id in \
+         it; give its owner one (uid_map; podman run --userns keep-id)",
+        object.display()
+    )
+}
+
 /// An error and its causes in one line, for logs and reports.
 pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
 

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::layout::{MessageType, VERSION};
-use crate::error::{explained, write_mode, Advice, Explain, OsError};
+use crate::error::{explained, write_mode, write_unmapped_owner, Advice, Explain, OsError};
 use crate::os::process::Process;
 use crate::os::robust_list::MAX_DOORBELLS;
 use crate::owner::limits::AllocError;
@@ -110,7 +110,7 @@ pub enum ChannelError {
         object: PathBuf,
         /// The uid of the object.
         found: u32,
-        /// The expected uid.
+        /// The expected uid. If it is the same, this user namespace shows several users so.
         expected: u32,
     },
     /// The file mode denies the owner access, or has bits that mean nothing for shared memory.
@@ -210,6 +210,11 @@ impl Explain for ChannelError {
                 object,
                 found,
                 expected,
+            } if found == expected => write_unmapped_owner(object, *found, f),
+            Self::WrongUid {
+                object,
+                found,
+                expected,
             } => write!(
                 f,
                 "{} belongs to uid {found}, and not to uid {expected}",
@@ -239,7 +244,9 @@ impl Explain for ChannelError {
             Self::NotAPublisher { .. } => Some(Advice::UseReceiver),
             Self::TypeMismatch { .. } => Some(Advice::SameType),
             Self::OtherVersion { .. } => Some(Advice::SameVersion),
-            Self::WrongUid { .. } => Some(Advice::SetOwnerUidOrMode),
+            Self::WrongUid {
+                found, expected, ..
+            } if found != expected => Some(Advice::SetOwnerUidOrMode),
             Self::Forked => Some(Advice::CreateInThisProcess),
             Self::TooManyEnds { .. } => Some(Advice::CloseEnds),
             _ => None,

@@ -489,13 +489,18 @@ impl Found {
     }
 }
 
-pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
+/// Opens a channel's object. If `uid` is `None`, any user's.
+pub(super) fn open(name: &Name, uid: Option<u32>) -> Result<Found, ChannelError> {
     let object = || name.path();
     let missing = |error: ObjectError| match error {
         missing if missing.is_missing() => ChannelError::NotFound(object()),
         other => not_a_channel(other),
     };
-    let foreign = Foreign::open(name.clone(), Access::ReadWrite, uid).map_err(missing)?;
+    let opened = match uid {
+        Some(uid) => Foreign::open(name.clone(), Access::ReadWrite, uid),
+        None => Foreign::open_of_any_user(name.clone(), Access::ReadWrite),
+    };
+    let foreign = opened.map_err(missing)?;
     let locks = foreign.open_for_locks().map_err(|error| match error {
         // Another object took the name in between.
         ObjectError::Unusable { .. } => ChannelError::NotReady(object()),

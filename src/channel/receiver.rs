@@ -304,7 +304,7 @@ impl Options {
         let names = &self.names;
         let uid = names.uid();
         let object = layout::name(names, name)?;
-        let mut found = layout::open(&object, uid)?;
+        let mut found = layout::open(&object, Some(uid))?;
         self.check_kind(found.facts.kind, &object)?;
         let message_type =
             MessageType::expect(&self.message_type, found.message_type.take(), || {

@@ -40,7 +40,7 @@ use crate::os::mapping::Mapping;
 use crate::os::name::{Inode, Name, Namespace};
 use crate::os::posix::PAGE;
 use crate::os::process::{Process, Seen};
-use crate::os::segment::check_metadata;
+use crate::os::segment::check_regular;
 use crate::owner::waiting::wake;
 use crate::protocol::control::{OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::{parse, Object, ProviderId};
@@ -594,7 +594,7 @@ impl ChannelInfo {
             .file()
             .metadata()
             .map_err(|error| object.error("fstat", 0, error))?;
-        if !check_metadata(&metadata, &object, names.uid()).is_ok_and(|len| len >= PAGE) {
+        if !check_regular(opened.file(), &object, names.uid()).is_ok_and(|len| len >= PAGE) {
             return Ok(None);
         }
         let copy = Mapping::copy_of(opened.file(), &object, PAGE)?;

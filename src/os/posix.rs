@@ -1,7 +1,7 @@
 //! System calls on open objects and on the process itself.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::hint::black_box;
 use std::io;
 use std::mem::MaybeUninit;
@@ -30,6 +30,51 @@ pub(crate) fn page_size() -> usize {
 pub(crate) fn effective_uid() -> u32 {
     // SAFETY: `geteuid` has no preconditions.
     unsafe { libc::geteuid() }
+}
+
+/// The user that stands for all those without an id in a user namespace (`user_namespaces(7)`), if
+/// /proc does not tell.
+const OVERFLOW_UID: u32 = 65_534;
+
+/// Returns `true` if no other user's `file` can be shown as one of `uid`, which it is shown as.
+///
+/// In a user namespace, the owners that have no id there are all shown as one user. If this process
+/// is shown as that user too, its own files are those of which it may set `O_NOATIME`: the kernel
+/// compares the real owners.
+pub(crate) fn is_identity(uid: u32, file: &File) -> bool {
+    if uid != overflow_uid() {
+        return true;
+    }
+    if uid == effective_uid() {
+        return may_set_noatime(file);
+    }
+    has_all_users()
+}
+
+fn overflow_uid() -> u32 {
+    let text = fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    text.trim().parse().unwrap_or(OVERFLOW_UID)
+}
+
+/// Returns `true` if each user has an id in this process's user namespace.
+fn has_all_users() -> bool {
+    let Ok(map) = fs::read_to_string("/proc/self/uid_map") else {
+        return false;
+    };
+    let all = u32::MAX.to_string();
+    map.split_whitespace().eq(["0", "0", all.as_str()])
+}
+
+/// Changes only the descriptor's flag, and only for a moment.
+fn may_set_noatime(file: &File) -> bool {
+    // SAFETY: takes only numbers, and `file` keeps the descriptor open.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return false;
+    }
+    // SAFETY: as above.
+    let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_NOATIME) };
+    set == 0
 }
 
 pub(crate) fn is_object_mode(mode: u32) -> bool {

@@ -9,7 +9,8 @@ use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{inode, Link, Name};
 use crate::os::posix::{
-    free_bytes, next_filled, page_size, punch, reserve, reserve_all, set_len, LOCK_MEMORY,
+    free_bytes, is_identity, next_filled, page_size, punch, reserve, reserve_all, set_len,
+    LOCK_MEMORY,
 };
 use std::fs::{File, Metadata, Permissions};
 use std::io;
@@ -199,11 +200,21 @@ pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
 
 /// Returns the object's length, if it is a regular file of this user.
 pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize, ObjectError> {
-    let metadata = file.metadata();
-    let metadata = metadata.map_err(|error| name.error("fstat", 0, error))?;
-    check_metadata(&metadata, name, uid)
+    let metadata = file
+        .metadata()
+        .map_err(|error| name.error("fstat", 0, error))?;
+    let len = check_metadata(&metadata, name, uid)?;
+    if !is_identity(uid, file) {
+        return Err(ObjectError::WrongUid {
+            object: name.path(),
+            found: uid,
+            expected: uid,
+        });
+    }
+    Ok(len)
 }
 
+/// Checks what any process may see. Use [`check_regular`] for an object that is trusted.
 pub(crate) fn check_metadata(
     metadata: &Metadata,
     name: &Name,
@@ -260,6 +271,13 @@ pub(crate) struct Foreign {
 
 impl Foreign {
     pub(crate) fn open(name: Name, access: Access, uid: u32) -> Result<Self, ObjectError> {
+        let this = Self::open_of_any_user(name, access)?;
+        check_regular(&this.file, &this.name, uid)?;
+        Ok(this)
+    }
+
+    /// For an object whose creator is not trusted, whoever that is.
+    pub(crate) fn open_of_any_user(name: Name, access: Access) -> Result<Self, ObjectError> {
         let flags = if access == Access::Read {
             libc::O_RDONLY
         } else {
@@ -268,7 +286,10 @@ impl Foreign {
         let file = name
             .open(flags, 0)
             .map_err(|error| name.error("open", 0, error))?;
-        let len = check_regular(&file, &name, uid)?;
+        let metadata = file
+            .metadata()
+            .map_err(|error| name.error("fstat", 0, error))?;
+        let len = check_metadata(&metadata, &name, metadata.uid())?;
         Ok(Self { name, file, len })
     }
 

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
 
-use crate::error::{explained, Advice, Explain, OsError};
+use crate::error::{explained, write_unmapped_owner, Advice, Explain, OsError};
 use crate::os::segment::ObjectError;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::record::{MAX_LEASES, PEERS};
@@ -81,7 +81,8 @@ pub enum AttachError {
         object: PathBuf,
         /// The uid that it belongs to.
         found: u32,
-        /// The uid that this client trusts.
+        /// The uid that this client trusts. If it is the same, this user namespace shows several
+        /// users so.
         expected: u32,
     },
     /// Living processes hold all 64 peer slots of the provider.
@@ -158,6 +159,11 @@ impl Explain for AttachError {
                 object,
                 found,
                 expected,
+            } if found == expected => write_unmapped_owner(object, *found, f),
+            Self::WrongUid {
+                object,
+                found,
+                expected,
             } => write!(
                 f,
                 "{} belongs to uid {found}, but this client trusts uid {expected}",
@@ -183,7 +189,9 @@ impl Explain for AttachError {
             Self::OverQuota { .. } => Some(Advice::DropViews),
             Self::NoProvider { .. } => Some(Advice::CheckProvider),
             Self::Closed { .. } | Self::ProviderDied { .. } => Some(Advice::ConnectToSuccessor),
-            Self::WrongUid { .. } => Some(Advice::SetOwnerUid),
+            Self::WrongUid {
+                found, expected, ..
+            } if found != expected => Some(Advice::SetOwnerUid),
             Self::TooManyPeers { .. } => Some(Advice::WaitForPeerSlot),
             Self::Disconnected { .. } | Self::SlotLost { .. } => Some(Advice::CreateClient),
             Self::Forked => Some(Advice::CreateInThisProcess),

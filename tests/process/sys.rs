@@ -260,6 +260,12 @@ pub(crate) fn become_user(id: u32, more: &[u32]) -> io::Result<()> {
     check(unsafe { libc::setresuid(id, id, id) })
 }
 
+/// Moves this process into a user namespace of its own, in which no user has an id.
+pub(crate) fn leave_user_namespace() -> io::Result<()> {
+    // SAFETY: takes only a number. The process has one thread.
+    check(unsafe { libc::unshare(libc::CLONE_NEWUSER) })
+}
+
 /// Takes a write lease on a file, which delays or refuses every other open.
 pub(crate) fn lease(file: &std::fs::File) -> io::Result<()> {
     // SAFETY: takes only numbers, and `file` keeps the descriptor open.

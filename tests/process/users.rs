@@ -398,3 +398,81 @@ fn leased_name() {
     fs::remove_file(shm::path(&format!("{}.leased.channel", names.prefix()))).unwrap();
     drop(sender);
 }
+
+role!("unmapped", unmapped_role);
+
+/// The role: a process that is shown as the user that the owner of `prefix` is shown as, too. It
+/// reports what refuses those objects, and then uses objects of its own.
+fn unmapped_role(link: &Link, arguments: &[&str]) {
+    if own_shm::is_root() {
+        be_user(link, 4321, &[]);
+    }
+    // Its program has several threads, and a user namespace is entered by one.
+    let Some(forked) = sys::fork() else {
+        sys::end_with(|| {
+            if let Err(error) = sys::leave_user_namespace() {
+                link.send(&Message::Refused(error.to_string()));
+                return;
+            }
+            link.send(&Message::Done);
+            try_unmapped(link, arguments[0], arguments[1]);
+        });
+    };
+    forked.wait();
+}
+
+fn try_unmapped(link: &Link, strangers: &str, own: &str) {
+    let namespace = shm::namespace(strangers);
+    assert_eq!(namespace.uid(), STRANGER, "the overflow uid");
+    let opened = Subscriber::builder()
+        .namespace(&namespace)
+        .on_end(OnEnd::Return)
+        .open(CHANNEL);
+    let refused = opened.map(|mut subscriber| subscriber.recv().map(drop));
+    link.send(&Message::Refused(format!("{refused:?}")));
+    assert_eq!(namespace.channels().unwrap(), [], "nor is it listed");
+
+    let namespace = shm::namespace(own);
+    let provider = Provider::builder().namespace(&namespace).build().unwrap();
+    let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
+    let mut subscriber = Subscriber::builder()
+        .namespace(&namespace)
+        .open(CHANNEL)
+        .unwrap();
+    publisher.wait_for_receivers(1, FOR_EVER).unwrap();
+    publisher.send_copy(&[7; 100]).unwrap();
+    assert_eq!(&*subscriber.recv().unwrap(), [7; 100], "its own objects");
+    assert_eq!(namespace.channels().unwrap().len(), 1);
+    drop(subscriber);
+    drop(publisher);
+    drop(provider);
+    link.send(&Message::Done);
+}
+
+/// In a user namespace that maps neither of them, a process and the owner of a forged object are
+/// both shown as user 65534.
+#[test]
+fn unmapped_owner() {
+    let names = Names::new("user-unmapped");
+    let own = Names::new("user-unmapped-own");
+    let provider = names.provider().mode(0o666).build().unwrap();
+    let mut publisher = Publisher::builder()
+        .mode(0o666)
+        .create(&provider, CHANNEL)
+        .unwrap();
+    if !own_shm::is_root() {
+        println!("SKIPPED: only root can be another user");
+        return;
+    }
+    let child = Child::start("unmapped", &[names.prefix(), own.prefix()]);
+    match child.hear() {
+        Message::Done => {}
+        refused => return child::skip(&format!("no user namespace: {refused:?}")),
+    }
+    publisher.send_copy(&[1; 10]).unwrap();
+    let Message::Refused(refused) = child.hear() else {
+        panic!("no answer")
+    };
+    assert!(refused.contains("WrongUid"), "{refused}");
+    child.expect_done();
+}

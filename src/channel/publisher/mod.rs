@@ -49,9 +49,7 @@ use crate::protocol::ids::ReceiverId;
 use crate::protocol::sweep;
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -975,9 +973,10 @@ impl PublishingEnd {
         name: &Name,
     ) -> Result<Option<(Object, Facts)>, ChannelError> {
         let rules = &self.rules;
-        let uid = match fs::symlink_metadata(name.as_path()) {
-            Ok(connection) if self.admits_others => connection.uid(),
-            _ => effective_uid(),
+        let uid = if self.admits_others {
+            None
+        } else {
+            Some(effective_uid())
         };
         let found = layout::open(name, uid)?;
         let facts = found.facts;
