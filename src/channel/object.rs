@@ -56,6 +56,7 @@ use super::layout::{
 };
 use super::ring::OnFull;
 use crate::error::OsError;
+use crate::os::advice::{is_full, no_space};
 use crate::os::fork::ForkGuard;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
@@ -134,6 +135,13 @@ fn make(
             Ok(Locked::Swept(link)) => {
                 link.keep();
                 continue;
+            }
+            Err(error) if is_full(&error) => {
+                let advice = no_space(
+                    name.directory(),
+                    "the channel's capacity or the providers' max_bytes",
+                );
+                return Err(error.with_advice(advice).into());
             }
             Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error.into()),
             Err(_) => {}

@@ -3,6 +3,7 @@
 //!
 //! This is the lowest layer. It does not know about chunks, leases or channels.
 
+pub(crate) mod advice;
 pub(crate) mod cpu;
 pub(crate) mod fork;
 pub(crate) mod futex;

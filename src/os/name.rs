@@ -1,11 +1,9 @@
 //! Object names: which are valid, which process unlinks them, and errors with advice.
 
 use crate::error::{BuildError, OsError};
+use crate::os::advice::advice;
 use crate::os::fork::ForkGuard;
-use crate::os::posix::{
-    check, effective_uid, file_size_limit, free_inodes, free_space, lock_limit, retry,
-    EINTR_RETRIES, LOCK_MEMORY,
-};
+use crate::os::posix::{check, effective_uid, retry};
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io;
@@ -255,50 +253,7 @@ impl Name {
 
     /// Makes an error of a failed call, with advice for this object.
     pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
-        let advice = match source.raw_os_error() {
-            Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) if call == LOCK_MEMORY => format!(
-                "this process may lock {} bytes in all (ulimit -l), and has locked some \
-                 already; unlock memory, or raise the limit",
-                lock_limit()
-            ),
-            Some(libc::ENOSPC) if call == "open" && free_inodes(self.directory()) == Some(0) => {
-                format!(
-                    "{} has no inodes left: remove files there, or enlarge their number \
-                     (mount option nr_inodes)",
-                    self.directory().display()
-                )
-            }
-            Some(libc::ENOSPC) => format!(
-                "{} has {}; make room or enlarge it (in a container: docker run --shm-size, \
-                 or a sized emptyDir with medium Memory), or lower max_bytes",
-                self.directory().display(),
-                free_space(self.directory())
-            ),
-            Some(libc::EDQUOT) => format!(
-                "this user's disk quota on {} is used up: remove files there, raise the quota, \
-                 or lower max_bytes",
-                self.directory().display()
-            ),
-            Some(libc::ENOMEM) => {
-                "the memory or mapping limit is reached (cgroup memory, ulimit -v, \
-                 vm.max_map_count)"
-                    .to_owned()
-            }
-            Some(libc::EMFILE | libc::ENFILE) => {
-                "the limit of open files is reached (ulimit -n)".to_owned()
-            }
-            Some(libc::EACCES | libc::EPERM) => {
-                "the object's mode or owner does not allow it: see its option `mode`".to_owned()
-            }
-            Some(libc::EFBIG) if file_size_limit() != libc::RLIM_INFINITY => format!(
-                "this process may make files of up to {} bytes (ulimit -f; LimitFSIZE of \
-                 systemd); raise the limit",
-                file_size_limit()
-            ),
-            Some(libc::EINTR) => format!("signals interrupted it {EINTR_RETRIES} times in a row"),
-            Some(libc::ELOOP) => "the name is a symbolic link, which is not followed".to_owned(),
-            _ => String::new(),
-        };
+        let advice = advice(self, call, &source);
         let error = OsError::new(call, self.path(), source).with_advice(advice);
         match bytes {
             0 => error,

@@ -77,6 +77,16 @@ fn may_set_noatime(file: &File) -> bool {
     set == 0
 }
 
+/// Returns `true` if the permissions of the directory let this user create files there.
+pub(crate) fn may_create_in(directory: &Path) -> bool {
+    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else {
+        return false;
+    };
+    let wanted = libc::W_OK | libc::X_OK;
+    // SAFETY: the path is a NUL-terminated string.
+    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), wanted, libc::AT_EACCESS) == 0 }
+}
+
 pub(crate) fn is_object_mode(mode: u32) -> bool {
     mode & !0o666 == 0 && mode & 0o600 == 0o600
 }

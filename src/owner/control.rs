@@ -10,6 +10,7 @@
 mod limit_tests;
 
 use crate::error::OsError;
+use crate::os::advice::{is_full, no_space};
 use crate::os::locks::LockFile;
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Namespace};
@@ -66,7 +67,14 @@ impl OwnerControl {
     ) -> Result<Option<Self>, OsError> {
         let name = control_name(names, id);
         let len = round_to_pages(control_size(records)).unwrap_or(usize::MAX);
-        let made = sweep::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner)?;
+        let made = sweep::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner);
+        let made = made.map_err(|error| {
+            if !is_full(&error) {
+                return error;
+            }
+            // The object's length follows from the number of records.
+            error.with_advice(no_space(names.directory(), "max_shared"))
+        })?;
         let Locked::Made(segment, locks) = made else {
             return Ok(None);
         };

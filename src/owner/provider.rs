@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::{BuildError, OsError};
+use crate::os::advice::no_directory;
 use crate::os::futex::Deadline;
 use crate::os::mapping::may_lock;
 use crate::os::name::Namespace;
@@ -24,6 +25,7 @@ use crate::protocol::ids::{control_name, PeerId, ProviderId};
 use std::alloc::Layout;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -766,7 +768,15 @@ impl ProviderBuilder {
 
     fn check_directory(&self) -> Result<(), BuildError> {
         let directory = self.names.directory();
-        let failed = |error| OsError::new("stat", directory, error);
+        let failed = |error: io::Error| {
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            let failed = OsError::new("stat", directory, error);
+            if is_missing {
+                failed.with_advice(no_directory(directory))
+            } else {
+                failed
+            }
+        };
         let unfit = |reason| {
             Err(BuildError::Directory {
                 directory: directory.to_owned(),

@@ -29,6 +29,7 @@ mod threads;
 mod wire;
 
 mod address_space;
+mod advice;
 mod awaiting;
 mod borrowed;
 mod channel;
