@@ -14,6 +14,7 @@ use shm_pool_support::latency::{at, histogram};
 use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::Fallible;
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::Deref;
 
 /// Bytes under the cap.
@@ -24,7 +25,37 @@ const LARGEST: usize = 4 << 20;
 
 /// How many messages the reader holds; with 20, two thirds of the cap are in use on average, and at
 /// times nearly all.
-const HELD: [usize; 3] = [4, 12, 20];
+const HELD: [Held; 4] = [
+    Held::of(4, 0),
+    Held::of(12, 0),
+    Held::of(20, 0),
+    Held::of(20, 1000),
+];
+
+/// The messages that the reader holds.
+#[derive(Clone, Copy)]
+struct Held {
+    /// Messages of random sizes, each until so many later ones have arrived.
+    in_turn: usize,
+    /// Short messages of the beginning, to the end.
+    for_good: usize,
+}
+
+impl Held {
+    const fn of(in_turn: usize, for_good: usize) -> Self {
+        Self { in_turn, for_good }
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.in_turn)?;
+        if self.for_good > 0 {
+            write!(f, " and {} for good", self.for_good)?;
+        }
+        Ok(())
+    }
+}
 
 /// The durations of an allocation in half of all cases, and in 99 of 100, in nanoseconds.
 const GOALS: [(f64, Goal); 2] = [(0.5, Goal::AtMost(1_000.0)), (0.99, Goal::AtMost(5_000.0))];
@@ -53,8 +84,9 @@ pub(crate) fn check(effort: Effort) -> Fallible {
         run::<Talc>(held, effort)?;
     }
     println!(
-        "{} messages with {HELD:?} held: all as written",
-        effort.messages
+        "{} messages with {:?} held: all as written",
+        effort.messages,
+        HELD.map(|held| held.in_turn)
     );
     Ok(())
 }
@@ -113,10 +145,15 @@ impl Outcome {
 }
 
 /// Sends the messages to one reader, which checks each when it releases it.
-fn run<S: Store>(held: usize, effort: Effort) -> Fallible<Outcome> {
+fn run<S: Store>(held: Held, effort: Effort) -> Fallible<Outcome> {
     let store = S::new(CAP)?;
     let mut random = Rng::with_seed(1);
-    let mut queue = VecDeque::with_capacity(held + 1);
+    let mut for_good = Vec::with_capacity(held.for_good);
+    for number in 0..held.for_good {
+        let message = store.alloc(64 + 64 * (number % 32))?;
+        for_good.push(store.share(message.ok_or("the pool is empty, and refuses")?)?);
+    }
+    let mut queue = VecDeque::with_capacity(held.in_turn + 1);
     let mut outcome = Outcome {
         waits: histogram(),
         refused: 0,
@@ -146,7 +183,7 @@ fn run<S: Store>(held: usize, effort: Effort) -> Fallible<Outcome> {
         };
         message.fill(mark);
         queue.push_back((store.share(message)?, mark));
-        if queue.len() > held {
+        if queue.len() > held.in_turn {
             let_go_of_oldest(&mut queue)?;
         }
     }

@@ -154,9 +154,15 @@ impl OwnedChunk {
         unsafe { shelf.as_ref() }.give_idle(self)
     }
 
-    /// Gives it to the leased queue of its class. `Err` returns it if the pool is closed.
-    pub(crate) fn give_leased(self) -> Result<(), Self> {
-        let shelf = NonNull::from(&self.pool().shelves()[self.class()]);
+    /// Gives it to the leased queue of its class or, if it `is_retired`, of the pool. `Err` returns
+    /// it if the pool is closed.
+    pub(crate) fn give_leased(self, is_retired: bool) -> Result<(), Self> {
+        let pool = self.pool();
+        let shelf = if is_retired {
+            NonNull::from(&pool.no_shelf)
+        } else {
+            NonNull::from(&pool.shelves()[self.class()])
+        };
         // SAFETY: the chunk keeps the pool, and so the shelf, until the queue has taken it;
         // `Shelf::give_leased` touches nothing afterwards.
         unsafe { shelf.as_ref() }.give_leased(self)

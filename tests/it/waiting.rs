@@ -930,15 +930,19 @@ fn waits_beside_page_faults() {
     let dropped_future = |provider: &Provider| {
         drop(Waiting::begin(provider.request(250 * MIB).wait_async()));
     };
-    // A thread that is not scheduled for so long delays one try, and not all of them.
-    let is_ever_brief = |brief: &dyn Fn(&Provider)| {
-        (0..10).any(|_| {
+    // A thread that is not scheduled for so long delays a few tries, and not most of them.
+    let is_brief = |brief: &dyn Fn(&Provider)| {
+        let mut brief_tries = 0;
+        for _ in 0..10 {
             let (longest, took) = beside_page_faults(brief);
-            longest < took / 2
-        })
+            if longest < took / 2 {
+                brief_tries += 1;
+            }
+        }
+        brief_tries >= 3
     };
-    assert!(is_ever_brief(&short_wait), "waits of 1 ms block");
-    assert!(is_ever_brief(&dropped_future), "drops block");
+    assert!(is_brief(&short_wait), "waits of 1 ms block");
+    assert!(is_brief(&dropped_future), "drops block");
 }
 
 /// Leaving takes as long for the last of 20,000 futures as for the first.

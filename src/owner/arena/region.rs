@@ -36,7 +36,8 @@ use std::time::{Duration, Instant};
 /// How long a region stays after its class was last refused, and how soon it may be replaced.
 const LAPSE: Duration = Duration::from_millis(250);
 
-const MAX_TIMEOUT: u32 = 256;
+/// A region is replaced after 2 seconds at the latest.
+const MAX_TIMEOUT: u32 = 8;
 
 /// Where a length fits once the pieces there are freed: a part of one arena, or whole arenas.
 #[derive(Clone)]
@@ -125,6 +126,16 @@ impl Arenas {
         let state = self.state.lock();
         match &state.region {
             Some(region) => region.class != class && !region.has_lapsed(),
+            None => false,
+        }
+    }
+
+    /// Returns `true` even if the region has lapsed: a request that has kept away from it until then
+    /// has to search again.
+    pub(crate) fn has_region_of_another(&self, class: usize) -> bool {
+        let state = self.state.lock();
+        match &state.region {
+            Some(region) => region.class != class,
             None => false,
         }
     }

@@ -39,7 +39,7 @@ const RECURS_WITHIN: u64 = 16;
 
 pub(crate) struct Pool {
     shelves: Box<[ChunkShelf]>,
-    /// The shelf of one-offs and retired chunks, which refuses all of them.
+    /// The shelf of one-offs and retired chunks, which refuses those that no peer may lease.
     pub(crate) no_shelf: ChunkShelf,
     fork: ForkGuard,
     classes: Box<[Class]>,
@@ -57,11 +57,13 @@ pub(crate) struct Pool {
     pub(super) registry: Mutex<Registry>,
     /// Chunks that have a record, of all classes.
     shared: AtomicUsize,
-    retired: Retired,
+    /// The bytes of the retired chunks that peers may lease.
+    retired_bytes: AtomicUsize,
     /// Held during a first share. `true` once the pool is closed.
     first_share: Mutex<bool>,
     growing: Mutex<()>,
-    making: Mutex<()>,
+    /// See `obtain`.
+    making: Mutex<Retired>,
     /// `None` once the pool is closed.
     ledgers: Mutex<Option<Vec<Arc<dyn Lends>>>>,
     /// Chunks made, plus [`RECURS_WITHIN`], so that no class recurs at first.
@@ -223,10 +225,10 @@ impl Pool {
             registry: Mutex::new(Registry::new(classes.len())),
             classes,
             shared: AtomicUsize::new(0),
-            retired: Retired::default(),
+            retired_bytes: AtomicUsize::new(0),
             first_share: Mutex::new(false),
             growing: Mutex::new(()),
-            making: Mutex::new(()),
+            making: Mutex::new(Retired::default()),
             ledgers: Mutex::new(Some(Vec::new())),
             made: AtomicU64::new(RECURS_WITHIN),
             collection: Collection::default(),
@@ -373,7 +375,7 @@ impl Pool {
             let of_all = self.shared.load(Ordering::Relaxed) + 1;
             self.shelves[class].open_leased(of_class, control.records())?;
             // Each chunk may be retired.
-            self.retired.reserve(of_all)?;
+            self.no_shelf.open_leased(of_all, control.records())?;
         }
         let (record, generation) = control.claim_record()?;
         // Relaxed: increased under the lock, and decreased once the chunk is in no place.
@@ -399,7 +401,12 @@ impl Pool {
         for shelf in &self.shelves {
             shelf.close(Self::destroy);
         }
-        self.retired.close(Self::destroy);
+        self.no_shelf.close(Self::destroy);
+        loop {
+            let retired = self.lock_making().retired().take_any();
+            let Some(chunk) = retired else { break };
+            Self::destroy(chunk);
+        }
         // Only now that the shelves refuse: chunks still borrowed are given up.
         let ledgers = std::mem::take(&mut *self.ledgers.lock());
         drop(ledgers);
@@ -857,7 +864,7 @@ impl Pool {
         if self.shared.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        let mut bytes = self.retired.bytes();
+        let mut bytes = self.retired_bytes.load(Ordering::Relaxed);
         for class in self.used_classes() {
             bytes += self.shelves[class].leased_count() * self.classes[class].shape.size();
         }

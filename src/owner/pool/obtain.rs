@@ -6,6 +6,7 @@
 //! | step | lock held |
 //! |---|---|
 //! | *look again* in the class: idle chunks, then leased ones whose leases have ended | making |
+//! | *free* a few retired chunks whose leases have ended, where the arenas cannot grow | making |
 //! | *carve* free memory of the arenas | making |
 //! | look at all leased chunks of the class, and in the next larger classes | making |
 //! | *grow*: add an arena, below the cap | growing |
@@ -46,7 +47,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::take::{ENDED_TRIES, RETIRED_TRIES};
+use super::retired::Retired;
+use super::take::RETIRED_AT_ONCE;
 use super::{Pool, GROUP, RECURS_WITHIN};
 use crate::error::OsError;
 use crate::owner::arena::{Carved, KeepNew, Room};
@@ -69,15 +71,21 @@ const TRIES: usize = 8;
 pub(super) const RECURS_WITHIN_WHERE_CROWDED: u64 = 3;
 
 /// The right to have chunks out of sight that are not in use.
-pub(super) struct Making<'a>(MutexGuard<'a, ()>);
+///
+/// With it comes what only searches use: the lists of retired chunks.
+pub(super) struct Making<'a>(MutexGuard<'a, Retired>);
 
 impl<'a> Making<'a> {
-    pub(super) fn lock(mutex: &'a Mutex<()>) -> Self {
+    pub(super) fn lock(mutex: &'a Mutex<Retired>) -> Self {
         Self(mutex.lock())
     }
 
-    pub(super) fn try_lock(mutex: &'a Mutex<()>) -> Option<Self> {
+    pub(super) fn try_lock(mutex: &'a Mutex<Retired>) -> Option<Self> {
         Some(Self(mutex.try_lock()?))
+    }
+
+    pub(super) fn retired(&mut self) -> &mut Retired {
+        &mut self.0
     }
 
     /// Lets other threads have the lock first, if any wait for it. The caller has no chunk in its
@@ -383,7 +391,7 @@ impl Pool {
             }
         }
         if self.arenas.room() != Room::ToGrow {
-            self.free_retired(ENDED_TRIES, RETIRED_TRIES);
+            self.free_retired(making, RETIRED_AT_ONCE);
         }
         if let Some(unfilled) = self.carve(wanted, tried) {
             return Some(Found::Memory(unfilled));
@@ -488,7 +496,7 @@ impl Pool {
 
     /// Returns `true` the first time, if there is a range that is kept for another class.
     fn may_use_kept_range(&self, wanted: &mut Wanted, tried: &mut Tried) -> bool {
-        if tried.anywhere || !self.arenas.is_kept_from(wanted.class) {
+        if tried.anywhere || !self.arenas.has_region_of_another(wanted.class) {
             return false;
         }
         tried.anywhere = true;

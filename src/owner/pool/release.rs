@@ -7,6 +7,7 @@
 //! | for | evicted |
 //! |---|---|
 //! | a length that fits nowhere at the cap (`make_room`) | the idle chunks in one site |
+//! | a new chunk where less than half of the cap is free (`relieve_crowding`) | long ones until half is free, but none of a length that recurs |
 //! | a system out of memory ([`Pool::relieve_system`]) | as many bytes as it lacks |
 //! | a chunk to share, if there is no free record | one that has a record |
 //! | the end of a window of allocations | those not needed in it |
@@ -119,17 +120,19 @@ impl Pool {
 
     fn queue_leased(chunk: OwnedChunk) {
         chunk.set_whereabouts(Whereabouts::Leased);
-        let refused = if chunk.is_retired() {
-            // The chunk may be destroyed before the queue's lock is released.
-            let pool = chunk.pool().clone();
-            pool.retired.push(chunk)
+        let pool = chunk.pool();
+        let is_retired = chunk.is_retired();
+        if is_retired {
+            // Relaxed: for a statistic.
+            pool.retired_bytes
+                .fetch_add(chunk.capacity(), Ordering::Relaxed);
         } else {
-            let may_be_leased = &chunk.pool().may_be_leased[chunk.class()];
+            let may_be_leased = &pool.may_be_leased[chunk.class()];
             if !may_be_leased.load(Ordering::Relaxed) {
                 may_be_leased.store(true, Ordering::Relaxed);
             }
-            chunk.give_leased()
-        };
+        }
+        let refused = chunk.give_leased(is_retired);
         if let Err(chunk) = refused {
             // Only a closed pool refuses.
             Self::destroy(chunk);
@@ -755,7 +758,7 @@ impl Pool {
     /// Moves leased chunks whose leases have ended to the idle queues. Checks a few, of other classes
     /// at the end of the next window.
     fn return_some_leased(&self, making: &mut Making<'_>, next_class: &mut usize) {
-        self.free_retired(LEASED_AT_ONCE, LEASED_AT_ONCE);
+        self.free_retired(making, LEASED_AT_ONCE);
         let mut left = LEASED_AT_ONCE;
         for _ in 0..self.classes.len() {
             let class = *next_class;

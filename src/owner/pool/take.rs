@@ -17,7 +17,7 @@
 use super::obtain::Making;
 use super::Pool;
 use crate::owner::arena::Room;
-use crate::owner::chunk::{Chunk, ClosedChunk};
+use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk};
 use crate::owner::limits::{class_of, AllocError, Refusal, COUNTED};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
@@ -33,13 +33,13 @@ const BYTES_PER_TRY: usize = 128;
 /// For arenas that can no longer grow. Two, so that the search overtakes the queue.
 pub(super) const LEASED_TRIES_AT_THE_CAP: usize = 2;
 
-/// How many chunks a miss frees at most, of those that are retired. How many long leased ones it
-/// checks where memory is short: with two, about one chunk more waits to be found at any time, and
-/// up to twice as many messages of random sizes are refused (`cargo bench --bench at_the_cap`).
-pub(super) const ENDED_TRIES: usize = 8;
+/// How many retired chunks a miss frees at most.
+pub(super) const RETIRED_AT_ONCE: usize = 8;
 
-/// How many retired chunks a miss checks in vain, besides the oldest.
-pub(super) const RETIRED_TRIES: usize = 2;
+/// How many long leased chunks a miss checks where memory is short. With two, about one chunk more
+/// waits to be found at any time, and up to twice as many messages of random sizes are refused
+/// (`cargo bench --bench at_the_cap`).
+pub(super) const ENDED_TRIES: usize = 8;
 
 /// After so many chunks, a thread with the making lock lets others have it.
 pub(super) const HIDDEN_AT_ONCE: usize = 64;
@@ -267,25 +267,42 @@ impl Pool {
         None
     }
 
-    /// Frees at most `most` retired chunks whose leases have ended. Each search for one checks
-    /// `tries` others in vain.
-    pub(super) fn free_retired(&self, most: usize, tries: usize) {
+    /// Frees at most `most` retired chunks whose leases have ended.
+    pub(super) fn free_retired(&self, making: &mut Making<'_>, most: usize) {
         for _ in 0..most {
-            let Some(retired) = self.retired.take_ended(tries) else {
+            let Some(chunk) = making.retired().take_ended(&self.no_shelf) else {
                 return;
             };
-            // A peer may have leased it again.
-            if let Some(chunk) = Self::reopen(retired) {
-                Self::destroy(chunk.into());
+            self.free_ended(chunk);
+        }
+    }
+
+    /// Frees all retired chunks whose leases have ended.
+    fn free_all_retired(&self, making: &mut Making<'_>) {
+        let (recent, late) = making.retired().check_all(&self.no_shelf);
+        for checked in 1..=recent + late {
+            let ended = if checked <= recent {
+                making.retired().check_recent()
+            } else {
+                making.retired().check_late()
+            };
+            if let Some(chunk) = ended {
+                self.free_ended(chunk);
+            }
+            if checked % HIDDEN_AT_ONCE == 0 {
+                making.yield_now();
             }
         }
     }
 
-    /// Does the same for all retired chunks.
-    fn free_all_retired(&self) {
-        // Bounded: other threads may go on releasing.
-        let count = self.retired.len();
-        self.free_retired(count, count);
+    fn free_ended(&self, retired: OwnedChunk) {
+        // Relaxed: for a statistic.
+        self.retired_bytes
+            .fetch_sub(retired.capacity(), Ordering::Relaxed);
+        // A peer may have leased it again.
+        if let Some(chunk) = Self::reopen(retired) {
+            Self::destroy(chunk.into());
+        }
     }
 
     /// Moves leased chunks whose leases have ended to the idle queues.
@@ -293,7 +310,7 @@ impl Pool {
         if self.shared.load(Ordering::Relaxed) == 0 {
             return;
         }
-        self.free_all_retired();
+        self.free_all_retired(making);
         for class in self.used_classes() {
             self.return_leased_of(making, class, usize::MAX);
         }
