@@ -12,6 +12,7 @@ use crate::error::{explained, Advice, BuildError, Explain, OsError};
 use crate::os::mapping::can_prefer_node;
 use crate::os::posix::{has_heap, huge_page_size, page_size, round_to_pages, PAGE};
 use crate::os::segment::Memory;
+use crate::owner::shelf::NoMemory;
 use crate::protocol::descriptor::MAX_LEN;
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::record::MAX_GRANTS;
@@ -818,6 +819,12 @@ impl From<DisconnectError> for ShareError {
             }
             DisconnectError::Forked => Self::Forked,
         }
+    }
+}
+
+impl From<NoMemory> for ShareError {
+    fn from(error: NoMemory) -> Self {
+        Self::OutOfMemory { bytes: error.bytes }
     }
 }
 

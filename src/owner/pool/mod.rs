@@ -18,7 +18,7 @@ use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, Registry, Whereabouts}
 use crate::owner::control::{OwnerControl, SegmentFactory};
 use crate::owner::limits::{Account, ClassShape, First, Grain, Limits, Need};
 use crate::owner::limits::{AllocError, Refusal, ShareError};
-use crate::owner::shelf::NoMemory;
+
 use crate::owner::waiting::{Notice, WaitingRoom};
 use crate::protocol::ids::ProviderId;
 use crate::protocol::memory_doorbell::MemoryDoorbell;
@@ -101,17 +101,15 @@ struct Class {
 
 impl Class {
     fn new(shape: ClassShape) -> Self {
-        let [misses, last_made, past_uses] = [0; 3].map(AtomicU64::new);
-        let [reserved, low, unneeded, shared] = [0, NO_MARK, 0, 0].map(AtomicUsize::new);
         Self {
             shape,
-            reserved,
-            misses,
-            last_made,
-            past_uses,
-            low,
-            unneeded,
-            shared,
+            reserved: AtomicUsize::new(0),
+            misses: AtomicU64::new(0),
+            last_made: AtomicU64::new(0),
+            past_uses: AtomicU64::new(0),
+            low: AtomicUsize::new(NO_MARK),
+            unneeded: AtomicUsize::new(0),
+            shared: AtomicUsize::new(0),
         }
     }
 }
@@ -181,8 +179,8 @@ impl Collection {
 
     fn note_destroyed(&self, bytes: usize) {
         let made = self.made.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-        let enough =
-            self.enough.fetch_sub(worthwhile(bytes), Ordering::Relaxed) - worthwhile(bytes);
+        let worth = worthwhile(bytes);
+        let enough = self.enough.fetch_sub(worth, Ordering::Relaxed) - worth;
         self.collect_at.fetch_min(made + enough, Ordering::Relaxed);
     }
 }
@@ -200,13 +198,13 @@ impl Pool {
             }
             first => first,
         };
-        let shelves = classes
-            .iter()
-            .map(|_| ChunkShelf::new(limits.keeps_nothing()))
-            .collect();
+        let keeps_nothing = limits.keeps_nothing();
         let count = || AtomicUsize::new(0);
         Arc::new(Self {
-            shelves,
+            shelves: classes
+                .iter()
+                .map(|_| ChunkShelf::new(keeps_nothing))
+                .collect(),
             no_shelf: ChunkShelf::new(true),
             fork: ForkGuard::new(),
             reserving: Mutex::new(()),
@@ -270,10 +268,10 @@ impl Pool {
     }
 
     pub(crate) fn memory_doorbell(&self) -> &MemoryDoorbell {
-        self.control().map_or_else(
-            || self.waiting.own_doorbell(),
-            OwnerControl::memory_doorbell,
-        )
+        match self.control() {
+            Some(control) => control.memory_doorbell(),
+            None => self.waiting.own_doorbell(),
+        }
     }
 
     pub(crate) fn control(&self) -> Option<&OwnerControl> {
@@ -281,7 +279,10 @@ impl Pool {
     }
 
     pub(crate) fn id(&self) -> ProviderId {
-        self.control().map_or(ProviderId(0), OwnerControl::id)
+        match self.control() {
+            Some(control) => control.id(),
+            None => ProviderId(0),
+        }
     }
 
     #[inline]
@@ -300,8 +301,11 @@ impl Pool {
             let mut result = Ok(());
             self.each_chunk(|chunk| {
                 let is_kept = chunk.class() == class && !chunk.is_retired();
-                if is_kept && result.is_ok() {
-                    result = self.claim_record(chunk, is_closed).map(drop);
+                if !is_kept || result.is_err() {
+                    return;
+                }
+                if let Err(error) = self.claim_record(chunk, is_closed) {
+                    result = Err(error);
                 }
             });
             result
@@ -341,9 +345,13 @@ impl Pool {
             }
         }
         classes.sort_unstable_by_key(|&class| self.classes[class].shape.size());
-        let has_evicted = classes
-            .into_iter()
-            .any(|class| self.evict_of(&mut making, class, 1, Chunk::has_record) > 0);
+        let mut has_evicted = false;
+        for class in classes {
+            if self.evict_of(&mut making, class, 1, Chunk::has_record) > 0 {
+                has_evicted = true;
+                break;
+            }
+        }
         drop(making);
         self.notify_unless_trying();
         has_evicted
@@ -355,17 +363,17 @@ impl Pool {
         if generation != 0 {
             return Ok(generation);
         }
-        let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
+        let Some(control) = self.control() else {
+            return Err(ShareError::TooManyShared { max: 0 });
+        };
         let class = chunk.class();
         let count = &self.classes[class].shared;
         if !is_closed {
             let of_class = count.load(Ordering::Relaxed) + 1;
             let of_all = self.shared.load(Ordering::Relaxed) + 1;
-            self.shelves[class]
-                .open_leased(of_class, control.records())
-                // Each chunk may be retired.
-                .and_then(|()| self.retired.reserve(of_all))
-                .map_err(|NoMemory { bytes }| ShareError::OutOfMemory { bytes })?;
+            self.shelves[class].open_leased(of_class, control.records())?;
+            // Each chunk may be retired.
+            self.retired.reserve(of_all)?;
         }
         let (record, generation) = control.claim_record()?;
         // Relaxed: increased under the lock, and decreased once the chunk is in no place.
@@ -388,9 +396,9 @@ impl Pool {
         // Relaxed: a drop that does not see it yet leaves its memory to the next one, or to the
         // end of the pool.
         self.is_closed.store(true, Ordering::Relaxed);
-        self.shelves
-            .iter()
-            .for_each(|shelf| shelf.close(Self::destroy));
+        for shelf in self.shelves.iter() {
+            shelf.close(Self::destroy);
+        }
         self.retired.close(Self::destroy);
         // Only now that the shelves refuse: chunks still borrowed are given up.
         let ledgers = std::mem::take(&mut *self.ledgers.lock());
@@ -472,8 +480,10 @@ impl Pool {
         let Some(open) = &mut *ledgers else { return };
         // The addresses alone: a type may have several tables of methods.
         let address = |ledger: &Arc<dyn Lends>| Arc::as_ptr(ledger).cast::<()>();
-        let is_it = |other: &Arc<dyn Lends>| address(other) == address(ledger);
-        if let Some(at) = open.iter().position(is_it) {
+        let at = open
+            .iter()
+            .position(|other| address(other) == address(ledger));
+        if let Some(at) = at {
             open.swap_remove(at);
         }
     }
@@ -500,32 +510,58 @@ impl Pool {
     /// Collects from all channels, and from dead processes. Returns `true` if that has released a
     /// chunk, or the objects of a channel that is over.
     pub(crate) fn reclaim_any(&self) -> bool {
-        let chunks = self.ask_each_ledger(|ledger| ledger.collect() + ledger.reclaim());
-        let over = self.drop_finished_ledgers();
-        let dead = self.control().map_or(0, OwnerControl::reclaim);
+        let (chunks, over) =
+            self.collect_from_ledgers(|ledger| ledger.collect() + ledger.reclaim());
+        let dead = self.reclaim_from_dead_peers();
         chunks + over + dead > 0
+    }
+
+    pub(super) fn reclaim_from_dead_peers(&self) -> usize {
+        match self.control() {
+            Some(control) => control.reclaim(),
+            None => 0,
+        }
     }
 
     pub(super) fn take_returned(&self, class: usize) -> Option<ClosedChunk> {
         // One lock after the other, never both.
-        let has_ledgers = self
-            .ledgers
-            .lock()
-            .as_ref()
-            .is_some_and(|ledgers| !ledgers.is_empty());
-        let is_deep =
-            || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;
-        let may_wait = || self.reserved(class) > 0 || is_deep();
-        let has_come_back = has_ledgers && may_wait() && self.collect_returned() > 0;
-        has_come_back.then(|| self.take_own(class)).flatten()
+        let has_ledgers = match &*self.ledgers.lock() {
+            Some(ledgers) => !ledgers.is_empty(),
+            None => false,
+        };
+        if !has_ledgers {
+            return None;
+        }
+        let may_wait = self.reserved(class) > 0
+            || self.arenas.room() != Room::ToGrow
+            || self.registry.lock().count(class) >= DEPTH;
+        if !may_wait || self.collect_returned() == 0 {
+            return None;
+        }
+        self.take_own(class)
     }
 
     pub(super) fn collect_returned(&self) -> usize {
-        self.ask_ledgers(|account_holder| account_holder.collect())
+        let (chunks, _) = self.collect_from_ledgers(|ledger| ledger.collect());
+        chunks
     }
 
     pub(crate) fn reclaim_borrowed(&self) -> usize {
-        self.ask_ledgers(|account_holder| account_holder.collect() + account_holder.reclaim())
+        let (chunks, _) = self.collect_from_ledgers(|ledger| ledger.collect() + ledger.reclaim());
+        chunks
+    }
+
+    /// Collects chunks from each ledger, then drops the ledgers whose channels are over. Returns how
+    /// many chunks and ledgers there were.
+    fn collect_from_ledgers(&self, collect: impl Fn(&dyn Lends) -> usize) -> (usize, usize) {
+        let mut chunks = 0;
+        if let Some(ledgers) = &*self.ledgers.lock() {
+            for ledger in ledgers {
+                chunks += collect(&**ledger);
+            }
+        }
+        let over = self.drop_finished_ledgers();
+        (chunks, over)
     }
 
     fn chunks_borrowed(&self) -> Vec<(NonNull<Chunk>, usize)> {
@@ -535,11 +571,11 @@ impl Pool {
                 on_borrowed.push((NonNull::from(chunk), chunk.capacity()));
             }
         };
-        self.ledgers
-            .lock()
-            .iter()
-            .flatten()
-            .for_each(|account_holder| account_holder.each_borrowed(&mut tell));
+        if let Some(ledgers) = &*self.ledgers.lock() {
+            for ledger in ledgers {
+                ledger.each_borrowed(&mut tell);
+            }
+        }
         // Several channels may have the same one.
         on_borrowed.sort_unstable();
         on_borrowed.dedup();
@@ -550,34 +586,16 @@ impl Pool {
     pub(crate) fn has_borrowed(&self, chunk: NonNull<Chunk>) -> bool {
         self.collect_returned();
         let ledgers = self.ledgers.lock();
-        ledgers
-            .iter()
-            .flatten()
-            .any(|ledger| ledger.has_borrowed(chunk))
-    }
-
-    fn ask_ledgers(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
-        let chunks = self.ask_each_ledger(ask);
-        self.drop_finished_ledgers();
-        chunks
-    }
-
-    fn ask_each_ledger(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
-        let ledgers = self.ledgers.lock();
-        let mut chunks = 0;
-        for ledger in ledgers.iter().flatten() {
-            chunks += ask(&**ledger);
+        match &*ledgers {
+            Some(ledgers) => ledgers.iter().any(|ledger| ledger.has_borrowed(chunk)),
+            None => false,
         }
-        chunks
     }
 }
 
 impl Pool {
     /// Not if nearly all of the cap was used.
     pub(crate) fn is_collection_due(&self) -> bool {
-        let Collection {
-            made, collect_at, ..
-        } = &self.collection;
         let nearly_all = self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE;
         // A whole segment has all its memory long before that is used.
         let used = if self.arenas.are_whole() {
@@ -585,7 +603,8 @@ impl Pool {
         } else {
             self.account.held()
         };
-        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && used < nearly_all
+        let collect_at = self.collection.collect_at.load(Ordering::Relaxed);
+        self.collection.made() >= collect_at && used < nearly_all
     }
 
     /// Returns `true` if idle chunks should be evicted for a message before a collection: runs of
@@ -625,13 +644,12 @@ impl Pool {
     /// If enough is idle now (see [`worthwhile`]), the next collection is due at the next miss;
     /// otherwise once the pool has made the missing bytes.
     pub(crate) fn note_collection(&self) {
-        let Collection {
-            enough, collect_at, ..
-        } = &self.collection;
-        let missing = enough
-            .load(Ordering::Relaxed)
-            .saturating_sub(self.idle_bytes());
-        collect_at.store(self.collection.made() + missing, Ordering::Relaxed);
+        let enough = self.collection.enough.load(Ordering::Relaxed);
+        let missing = enough.saturating_sub(self.idle_bytes());
+        let collect_at = self.collection.made() + missing;
+        self.collection
+            .collect_at
+            .store(collect_at, Ordering::Relaxed);
     }
 }
 
@@ -732,19 +750,16 @@ impl Pool {
         };
         let mut classes = Vec::new();
         if classes.try_reserve_exact(self.classes.len()).is_ok() {
-            classes.extend(
-                self.classes
-                    .iter()
-                    .zip(self.shelves.iter())
-                    .map(|(class, shelf)| ClassStats {
-                        size: class.shape.size(),
-                        align: class.shape.align,
-                        idle: shelf.idle_count(),
-                        hits: class.past_uses.load(Ordering::Relaxed),
-                        misses: class.misses.load(Ordering::Relaxed),
-                        ..ClassStats::default()
-                    }),
-            );
+            for (class, shelf) in self.classes.iter().zip(self.shelves.iter()) {
+                classes.push(ClassStats {
+                    size: class.shape.size(),
+                    align: class.shape.align,
+                    idle: shelf.idle_count(),
+                    hits: class.past_uses.load(Ordering::Relaxed),
+                    misses: class.misses.load(Ordering::Relaxed),
+                    ..ClassStats::default()
+                });
+            }
         }
         let mut out_of_queues = 0;
         let mut leased_bytes = 0;
@@ -777,7 +792,10 @@ impl Pool {
                 (Whereabouts::Idle | Whereabouts::Elsewhere, _) => {}
             }
         });
-        let borrowed_bytes: usize = on_borrowed.iter().map(|(_, capacity)| capacity).sum();
+        let mut borrowed_bytes = 0;
+        for (_, capacity) in &on_borrowed {
+            borrowed_bytes += capacity;
+        }
         let bytes_in_use = out_of_queues.saturating_sub(self.idle_bytes() + borrowed_bytes);
         for class in &mut classes {
             class.hits = class.hits.saturating_sub(class.misses);
@@ -803,13 +821,16 @@ impl Pool {
         if !self.is_ours() {
             return Counters::default();
         }
-        let misses = |class: usize| self.classes[class].misses.load(Ordering::Relaxed);
+        let mut misses = 0;
+        for class in self.classes.iter() {
+            misses += class.misses.load(Ordering::Relaxed);
+        }
         Counters {
             max_bytes: self.limits.max_bytes,
             bytes_held: self.account.held(),
             peak_bytes_held: self.account.peak(),
             bytes_out: self.collection.made().saturating_sub(self.idle_bytes()),
-            misses: (0..self.classes.len()).map(misses).sum(),
+            misses,
             segments_created: self.account.created(),
         }
     }
@@ -824,7 +845,9 @@ impl Pool {
             let registry = self.registry.lock();
             let end = left.min(registry.len());
             left = end.saturating_sub(CHUNKS_AT_ONCE);
-            registry.chunks_in(left..end).for_each(&mut each);
+            for chunk in registry.chunks_in(left..end) {
+                each(chunk);
+            }
         }
     }
 
@@ -843,10 +866,11 @@ impl Pool {
 
     /// Returns the bytes of the chunks that are borrowed through channels.
     fn borrowed_bytes(&self) -> usize {
-        self.chunks_borrowed()
-            .iter()
-            .map(|(_, capacity)| capacity)
-            .sum()
+        let mut bytes = 0;
+        for (_, capacity) in self.chunks_borrowed() {
+            bytes += capacity;
+        }
+        bytes
     }
 
     /// Returns the bytes that are in use, and those that are leased or borrowed. Looks at no chunk
@@ -860,13 +884,14 @@ impl Pool {
     #[cfg(feature = "unstable-backend")]
     pub(crate) fn largest_that_fits(&self) -> usize {
         let longest = self.arenas.longest_run();
-        let sizes = self.classes[..self.limits.classes()]
-            .iter()
-            .map(|class| class.shape.size());
-        sizes
-            .take_while(|&size| size <= longest)
-            .last()
-            .unwrap_or(0)
+        let mut largest = 0;
+        for class in &self.classes[..self.limits.classes()] {
+            if class.shape.size() > longest {
+                break;
+            }
+            largest = class.shape.size();
+        }
+        largest
     }
 
     pub(crate) fn has_less_in_use(&self, error: &AllocError) -> bool {
@@ -879,9 +904,18 @@ impl Pool {
     #[cold]
     pub(super) fn exhausted(&self, need: Need) -> Refusal {
         // Not from `stats`: a caller that waits gets this error again and again.
-        let (max_bytes, (in_use, leased)) = (self.limits.max_bytes, self.in_use_and_leased());
+        let max_bytes = self.limits.max_bytes;
+        let (in_use, leased) = self.in_use_and_leased();
         let idle = max_bytes.saturating_sub(in_use + leased);
-        event!(debug, provider = %self.id(), len = need.size, max_bytes, in_use, leased, "exhausted");
+        event!(
+            debug,
+            provider = %self.id(),
+            len = need.size,
+            max_bytes,
+            in_use,
+            leased,
+            "exhausted"
+        );
         AllocError::Exhausted {
             len: need.size,
             max_bytes,
