@@ -27,7 +27,7 @@ use super::{LastWindow, Pool, CHUNKS_AT_ONCE, GROUP, NO_MARK};
 use crate::error::OsError;
 use crate::owner::arena::{Position, Site};
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk, Registry, Whereabouts};
-use crate::owner::control::{OwnerControl, Payload};
+use crate::owner::control::Payload;
 use crate::owner::limits::{Grain, Need, COUNTED};
 use std::sync::atomic::Ordering;
 
@@ -73,11 +73,13 @@ impl Pool {
     /// Without notice to waiting requests.
     pub(super) fn put_back(chunk: OwnedChunk) {
         if !chunk.is_shared() {
-            return Self::shelve(chunk);
+            Self::shelve(chunk);
+            return;
         }
         // A retired chunk stays open in the leased queue, unless nothing is to be kept.
         if chunk.is_leased() || chunk.is_retired() && !chunk.pool().limits.keeps_nothing() {
-            return Self::queue_leased(chunk);
+            Self::queue_leased(chunk);
+            return;
         }
         chunk.set_whereabouts(Whereabouts::Idle);
         if let Err(chunk) = chunk.give_idle() {
@@ -89,17 +91,30 @@ impl Pool {
 
     fn shelve(chunk: OwnedChunk) {
         let refused = if chunk.is_retired() {
-            Err(chunk)
+            chunk
         } else {
-            chunk.give_idle()
+            match chunk.give_idle() {
+                Ok(()) => return,
+                Err(chunk) => chunk,
+            }
         };
-        if let Err(chunk) = refused.or_else(|chunk| chunk.close()?.give()) {
+        let given = match refused.close() {
+            Ok(closed) => closed.give(),
+            Err(leased) => Err(leased),
+        };
+        if let Err(chunk) = given {
             Self::destroy(chunk);
         }
     }
 
     pub(super) fn reopen(chunk: OwnedChunk) -> Option<ClosedChunk> {
-        chunk.close().map_err(Self::queue_leased).ok()
+        match chunk.close() {
+            Ok(closed) => Some(closed),
+            Err(leased) => {
+                Self::queue_leased(leased);
+                None
+            }
+        }
     }
 
     fn queue_leased(chunk: OwnedChunk) {
@@ -134,9 +149,8 @@ impl Pool {
                 leased
             }
         };
-        chunk
-            .pool()
-            .unlist(&mut chunk.pool().registry.lock(), &chunk);
+        let pool = chunk.pool();
+        pool.unlist(&mut pool.registry.lock(), &chunk);
         Self::free_unlisted(chunk);
     }
 
@@ -149,27 +163,27 @@ impl Pool {
     }
 
     pub(super) fn free_unlisted(chunk: OwnedChunk) {
-        let (class, uses, record, is_kept) = (
-            chunk.class(),
-            chunk.uses(),
-            chunk.claimed(),
-            chunk.is_given_up(),
-        );
+        let class = chunk.class();
+        let uses = chunk.uses();
+        let record = chunk.claimed();
+        let is_kept = chunk.is_given_up();
         let (pool, memory) = chunk.dismantle();
-        pool.classes[class]
-            .past_uses
-            .fetch_add(uses, Ordering::Relaxed);
+
+        let counts = &pool.classes[class];
+        counts.past_uses.fetch_add(uses, Ordering::Relaxed);
         pool.collection.note_destroyed(memory.len());
         if record.is_some() {
             // Relaxed: the chunk is in no place any more.
-            pool.classes[class].shared.fetch_sub(1, Ordering::Relaxed);
+            counts.shared.fetch_sub(1, Ordering::Relaxed);
             pool.shared.fetch_sub(1, Ordering::Relaxed);
         }
+
         if is_kept {
             // A peer still reads, for an unknown time: neither the record nor the bytes are used
             // again. Dropped before `pool`, so that the last chunk's arena is removed before the
             // control object (see `sweep`).
-            return drop(memory);
+            drop(memory);
+            return;
         }
         if let (Some((record, generation)), Some(control)) = (record, pool.control()) {
             control.release_record(record, generation);
@@ -216,12 +230,16 @@ impl Pool {
                 return Some(site);
             }
         }
+
         if !anywhere || self.arenas.next_len(need.size).is_some() {
             return None;
         }
-        survey
-            .surrender(false)
-            .filter(|_| self.has_system_room(need))
+        let site = survey.surrender(false)?;
+        if self.has_system_room(need) {
+            Some(site)
+        } else {
+            None
+        }
     }
 
     /// Calls `visit` with where at most `count` idle chunks of a class lie.
@@ -273,11 +291,13 @@ impl Pool {
         if let Some(before) = self.arenas.region_of(class) {
             survey.pin_site(&before);
         }
-        let site = survey.emptiest().or_else(|| {
-            survey
-                .surrender(true)
-                .filter(|_| self.has_system_room(need))
-        });
+        let mut site = survey.emptiest();
+        if site.is_none() {
+            site = survey.surrender(true);
+            if site.is_some() && !self.has_system_room(need) {
+                site = None;
+            }
+        }
         if let Some(site) = site {
             // First, so that nothing else is carved there.
             self.arenas.keep_region(class, site.clone());
@@ -312,8 +332,11 @@ impl Pool {
             let end = left.min(registry.len());
             left = end.saturating_sub(CHUNKS_AT_ONCE);
             registry.retire(left..end, |chunk| {
-                let is_in_it = site.takes(chunk.memory());
-                is_in_it.then(|| self.reserved(chunk.class()))
+                if site.takes(chunk.memory()) {
+                    Some(self.reserved(chunk.class()))
+                } else {
+                    None
+                }
             });
             drop(registry);
             making.yield_now();
@@ -421,13 +444,10 @@ impl Pool {
             };
             if choose(&chunk) {
                 evicted += self.evict_or_put_back(making, chunk);
-            } else {
-                let kept = if chunk.is_leased() {
-                    Err(chunk)
-                } else {
-                    shelf.give_idle(chunk)
-                };
-                kept.unwrap_or_else(Self::put_back);
+            } else if chunk.is_leased() {
+                Self::put_back(chunk);
+            } else if let Err(refused) = shelf.give_idle(chunk) {
+                Self::put_back(refused);
             }
             if checked % HIDDEN_AT_ONCE == 0 {
                 making.yield_now();
@@ -438,8 +458,12 @@ impl Pool {
                 Some(chunk) if choose(&chunk) => {
                     evicted += self.evict_or_put_back(making, chunk.into());
                 }
-                // A retired one that is not picked stays, too.
-                Some(chunk) => shelf.give(chunk).unwrap_or_else(Self::put_back),
+                Some(chunk) => {
+                    // A retired one that is not picked stays, too.
+                    if let Err(refused) = shelf.give(chunk) {
+                        Self::put_back(refused);
+                    }
+                }
                 None => {}
             }
         }
@@ -457,9 +481,10 @@ impl Pool {
             Self::put_back(chunk);
             return 0;
         }
-        let Some(chunk) = Self::reopen(chunk).map(OwnedChunk::from) else {
+        let Some(closed) = Self::reopen(chunk) else {
             return 0;
         };
+        let chunk = OwnedChunk::from(closed);
         let size = chunk.capacity();
         let mut registry = self.registry.lock();
         if is_reserved(&registry, &chunk) {
@@ -481,19 +506,26 @@ impl Pool {
     }
 
     pub(super) fn idle_bytes(&self) -> usize {
-        self.used_classes()
-            .map(|class| self.shelves[class].idle_count() * self.classes[class].shape.size())
-            .sum()
+        let mut bytes = 0;
+        for class in self.used_classes() {
+            bytes += self.shelves[class].idle_count() * self.classes[class].shape.size();
+        }
+        bytes
     }
 
     /// Returns an upper bound on the bytes that all idle chunks free, in whole pages.
     pub(super) fn most_to_evict(&self) -> usize {
         let page = self.limits.page;
-        let (mut large, mut small) = (0, 0);
+        let mut large = 0;
+        let mut small = 0;
         for (class, count) in self.evictable_classes() {
             let size = self.classes[class].shape.size();
-            *if size < page { &mut small } else { &mut large } +=
-                count * size.next_multiple_of(page);
+            let bytes = count * size.next_multiple_of(page);
+            if size < page {
+                small += bytes;
+            } else {
+                large += bytes;
+            }
         }
         // A small chunk alone on its page frees it, but all of them at most the heaps.
         let (free, all) = self.arenas.heap_bytes();
@@ -517,8 +549,15 @@ impl Pool {
         }
         // Only the file system can be asked what it has left, not a quota.
         let is_full = error.errno() == Some(libc::ENOSPC);
-        let left = is_full.then(|| self.arenas.left_in_the_system()).flatten();
-        let left = left.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let left = if is_full {
+            self.arenas.left_in_the_system()
+        } else {
+            None
+        };
+        let left = match left {
+            Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
+            None => 0,
+        };
         let mut missing = need.size.saturating_sub(left).max(1);
         self.return_leased(&mut self.lock_making());
         if self.most_to_evict() < missing {
@@ -533,7 +572,7 @@ impl Pool {
     }
 
     pub(crate) fn reclaim(&self) -> usize {
-        self.reclaim_borrowed() + self.control().map_or(0, OwnerControl::reclaim)
+        self.reclaim_borrowed() + self.reclaim_from_dead_peers()
     }
 
     pub(crate) fn trim(&self) -> usize {
@@ -594,7 +633,13 @@ impl Pool {
     /// Does the same for a thread that holds so many [`KeepNew`](crate::owner::arena::KeepNew).
     pub(super) fn give_up_arenas_beside(&self, unused: bool, own: usize) {
         while let Some((payload, filled)) = self.arenas.take_empty(unused, own) {
-            event!(info, provider = %self.id(), segment = payload.serial(), len = payload.len(), "segment given up");
+            event!(
+                info,
+                provider = %self.id(),
+                segment = payload.serial(),
+                len = payload.len(),
+                "segment given up"
+            );
             payload.segment().discard(0..payload.len());
             self.unlist_segment(&payload);
             self.account.give_back(filled);
@@ -646,7 +691,8 @@ impl Pool {
         let window = (self.limits.idle_window / COUNTED)
             .max(self.registry.lock().len() as u64 * LEAST_PER_CHUNK);
         if self.windows.next.load(Ordering::Relaxed) == 0 {
-            return self.windows.next.store(counted + window, Ordering::Relaxed);
+            self.windows.next.store(counted + window, Ordering::Relaxed);
+            return;
         }
         if last.is_done() {
             self.judge(&mut making, &mut last);
@@ -677,15 +723,16 @@ impl Pool {
         let mut unneeded = last.bytes;
         for class in self.used_classes() {
             let shelf = &self.shelves[class];
-            if let Some(hot) = if self.evictable(class) > 0 {
+            let hot = if self.evictable(class) > 0 {
                 shelf.take_hot()
             } else {
                 None
-            } {
-                if hot.was_used_since_asked() {
-                    hot.give().unwrap_or_else(Self::put_back);
-                } else {
+            };
+            if let Some(hot) = hot {
+                if !hot.was_used_since_asked() {
                     last.bytes += self.evict_or_put_back(making, hot.into());
+                } else if let Err(refused) = hot.give() {
+                    Self::put_back(refused);
                 }
             }
             let tally = &self.classes[class];
@@ -700,7 +747,8 @@ impl Pool {
         if last.has_chunks {
             last.gaps = gaps.saturating_sub(last.bytes);
         } else {
-            (last.gaps, last.bytes) = (gaps, 0);
+            last.gaps = gaps;
+            last.bytes = 0;
         }
     }
 
