@@ -91,35 +91,29 @@ impl Arenas {
         let now = Instant::now();
         match &mut state.region {
             Some(region) => {
-                let is_its = region.class == class;
-                if is_its {
+                let mut timeout = LAPSE;
+                if region.class == class {
                     region.asked = now;
+                    timeout = LAPSE * region.timeout;
                 }
-                let is_due = now.duration_since(region.chosen)
-                    > if is_its {
-                        LAPSE * region.timeout
-                    } else {
-                        LAPSE
-                    };
+                let is_due = now.duration_since(region.chosen) > timeout;
                 if is_due {
-                    region.chosen = now; // when to choose again, if this search fails
+                    // When to choose again, if this search fails.
+                    region.chosen = now;
                 }
                 is_due
             }
             // Not after a single refusal: usually a chunk is dropped soon. The class that was
             // refused first has priority.
-            None => match state
-                .refused
-                .filter(|&(_, at)| now.saturating_duration_since(at) <= LAPSE)
-            {
-                Some((refused, at)) => {
+            None => match state.refused {
+                Some((refused, at)) if now.saturating_duration_since(at) <= LAPSE => {
                     let is_due = refused == class && now >= at;
                     if is_due {
                         state.refused = Some((class, now + LAPSE));
                     }
                     is_due
                 }
-                None => {
+                _ => {
                     state.refused = Some((class, now));
                     false
                 }
@@ -129,10 +123,10 @@ impl Arenas {
 
     pub(crate) fn is_kept_from(&self, class: usize) -> bool {
         let state = self.state.lock();
-        state
-            .region
-            .as_ref()
-            .is_some_and(|region| region.class != class && !region.has_lapsed())
+        match &state.region {
+            Some(region) => region.class != class && !region.has_lapsed(),
+            None => false,
+        }
     }
 
     /// Without a region, this is one relaxed load.
@@ -154,38 +148,33 @@ impl Arenas {
             return None;
         }
         let state = self.state.lock();
-        let region = state
-            .region
-            .as_ref()
-            .filter(|region| !region.has_lapsed() && is_meant(region));
-        region.map(|region| region.class)
+        match &state.region {
+            Some(region) if !region.has_lapsed() && is_meant(region) => Some(region.class),
+            _ => None,
+        }
     }
 
     pub(crate) fn has_other_sites(&self) -> bool {
-        self.state
-            .lock()
-            .region
-            .as_ref()
-            .is_some_and(|region| !region.site.is_surrender)
+        match &self.state.lock().region {
+            Some(region) => !region.site.is_surrender,
+            None => false,
+        }
     }
 
     pub(crate) fn region_of(&self, class: usize) -> Option<Site> {
-        let state = self.state.lock();
-        state
-            .region
-            .as_ref()
-            .filter(|region| region.class == class)
-            .map(|region| region.site.clone())
+        match &self.state.lock().region {
+            Some(region) if region.class == class => Some(region.site.clone()),
+            _ => None,
+        }
     }
 
     pub(crate) fn keep_region(&self, class: usize, site: Site) {
         let mut state = self.state.lock();
         let now = Instant::now();
-        let before = state
-            .region
-            .as_ref()
-            .filter(|region| region.class == class)
-            .map_or(0, |region| region.timeout);
+        let before = match &state.region {
+            Some(region) if region.class == class => region.timeout,
+            _ => 0,
+        };
         state.end_region();
         state.refused = None;
         for (serial, part) in &site.parts {
@@ -213,16 +202,20 @@ impl Arenas {
     /// Ends a region of whole arenas that are empty by now: they may be removed.
     pub(crate) fn is_surrendered(&self, class: usize) -> bool {
         let mut state = self.state.lock();
-        let is_surrendered = matches!(&state.region, Some(region) if region.class == class && region.site.is_surrender)
-            && state
-                .arenas
-                .iter()
-                .all(|arena| arena.pages.is_closed_free());
-        if is_surrendered {
-            state.end_region();
-            state.is_merged = true;
+        let is_its_region = match &state.region {
+            Some(region) => region.class == class && region.site.is_surrender,
+            None => false,
+        };
+        if !is_its_region {
+            return false;
         }
-        is_surrendered
+        let mut arenas = state.arenas.iter();
+        if !arenas.all(|arena| arena.pages.is_closed_free()) {
+            return false;
+        }
+        state.end_region();
+        state.is_merged = true;
+        true
     }
 }
 
@@ -237,9 +230,10 @@ impl ArenaState {
 
     /// Its own region, or one that has lapsed.
     pub(super) fn may_use_heaps_apart(&self, class: usize) -> bool {
-        self.region
-            .as_ref()
-            .is_some_and(|region| region.class == class || region.has_lapsed())
+        match &self.region {
+            Some(region) => region.class == class || region.has_lapsed(),
+            None => false,
+        }
     }
 
     pub(super) fn served(&mut self, class: usize) {
