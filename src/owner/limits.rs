@@ -219,12 +219,16 @@ impl Tuning {
 
     pub(crate) fn memory(&self, is_locked: bool) -> Result<Memory, BuildError> {
         if let Some(node) = self.numa_node {
-            can_prefer_node(node).map_err(|error| BuildError::NumaNode {
-                node,
-                source: OsError::new("mbind", "this process", error),
-            })?;
+            if let Err(error) = can_prefer_node(node) {
+                let source = OsError::new("mbind", "this process", error);
+                return Err(BuildError::NumaNode { node, source });
+            }
         }
-        let huge_page = self.huge_pages.then(huge_page_size).flatten();
+        let huge_page = if self.huge_pages {
+            huge_page_size()
+        } else {
+            None
+        };
         Ok(Memory {
             is_locked,
             huge_page,
@@ -298,37 +302,46 @@ impl Limits {
         longest: usize,
     ) -> Result<Self, BuildError> {
         range("max_bytes", max_bytes, 1, MAX_LEN)?;
-        let (page, pages) = (page_size(), |bytes| round_to_pages(bytes).unwrap_or(bytes));
-        let (max_bytes, longest) = (pages(max_bytes), longest / page * page);
+        let page = page_size();
+        let pages = |bytes| round_to_pages(bytes).unwrap_or(bytes);
+        let max_bytes = pages(max_bytes);
+        let longest = longest / page * page;
         let largest = max_bytes.min(longest);
-        let (max_alloc, arena_size, idle_window) = (
-            max_alloc.unwrap_or(largest),
-            tuning.arena_size,
-            tuning.idle_window,
-        );
+
+        let max_alloc = max_alloc.unwrap_or(largest);
         range("max_alloc", max_alloc, 1, largest)?;
-        let default_arena = (max_bytes / FIRST_SHARE).max(MIN_ARENA).min(largest);
-        range("arena_size", arena_size.unwrap_or(1), 1, largest)?;
-        range("max_idle_per_class", max_idle.unwrap_or(0), 0, MAX_IDLE)?;
-        let longest_window = usize::try_from(MAX_IDLE_WINDOW).unwrap_or(usize::MAX);
-        let window = usize::try_from(idle_window).unwrap_or(usize::MAX);
-        range("idle_window", window, 0, longest_window)?;
         let max_alloc = pages(max_alloc);
-        let first_arena = arena_size.map_or(First::Usual(pages(default_arena)), |bytes| {
-            First::Given(pages(bytes))
-        });
+
+        let first_arena = match tuning.arena_size {
+            Some(bytes) => {
+                range("arena_size", bytes, 1, largest)?;
+                First::Given(pages(bytes))
+            }
+            None => {
+                let usual = (max_bytes / FIRST_SHARE).max(MIN_ARENA).min(largest);
+                First::Usual(pages(usual))
+            }
+        };
+
+        if let Some(max_idle) = max_idle {
+            range("max_idle_per_class", max_idle, 0, MAX_IDLE)?;
+        }
+
+        let window = usize::try_from(tuning.idle_window).unwrap_or(usize::MAX);
+        let longest_window = usize::try_from(MAX_IDLE_WINDOW).unwrap_or(usize::MAX);
+        range("idle_window", window, 0, longest_window)?;
+
         let bytes = (class_of(max_alloc) + PAGES) * BOOKS_OF_CLASS + BOOKS;
         if !has_heap(bytes) {
             return Err(BuildError::OutOfMemory { bytes });
         }
-        let idle_window = idle_window.next_multiple_of(COUNTED);
         Ok(Self {
             max_bytes,
             max_alloc,
             max_idle,
             first_arena,
             longest_arena: longest,
-            idle_window,
+            idle_window: tuning.idle_window.next_multiple_of(COUNTED),
             page,
             planned: Vec::new(),
         })
@@ -360,23 +373,24 @@ impl Limits {
             }
         };
         let whole_pages = |size: usize| shape(size.next_multiple_of(page), Grain::Page, PAGE);
-        let ordinary = |size| {
+
+        let mut shapes = Vec::with_capacity(self.classes() + PAGES - 1);
+        for class in 0..self.classes() {
+            let size = size_of_class(class).min(self.max_alloc);
             if size < PAGES * page {
-                shape(size, Grain::Line, MIN_SIZE)
+                shapes.push(shape(size, Grain::Line, MIN_SIZE));
             } else {
-                whole_pages(size)
+                shapes.push(whole_pages(size));
             }
-        };
-        let sizes = (0..self.classes())
-            .map(size_of_class)
-            .map(|size| size.min(self.max_alloc));
-        let aligned = (1..PAGES)
-            .map(|pages| pages * page)
-            .take_while(|&size| size <= self.max_alloc);
-        sizes
-            .map(ordinary)
-            .chain(aligned.map(whole_pages))
-            .collect()
+        }
+        for pages in 1..PAGES {
+            let size = pages * page;
+            if size > self.max_alloc {
+                break;
+            }
+            shapes.push(whole_pages(size));
+        }
+        shapes
     }
 
     #[inline]
