@@ -80,13 +80,13 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     const SEAL: *mut C::Owned = NonNull::dangling().as_ptr();
 
     pub(crate) fn new(keeps_nothing: bool) -> Self {
-        let hot = Hot(AtomicPtr::new(if keeps_nothing {
+        let hot = if keeps_nothing {
             Self::SEAL
         } else {
             ptr::null_mut()
-        }));
+        };
         Self {
-            hot,
+            hot: Hot(AtomicPtr::new(hot)),
             uses_queue: AtomicBool::new(false),
             idle: GrowingQueue::new(),
             leased: GrowingQueue::new(),
@@ -115,21 +115,23 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
             self.uses_queue.store(false, Ordering::Relaxed);
         }
         let found = self.hot.0.swap(ptr::null_mut(), Ordering::Acquire);
-        Self::owner(found).or_else(|| {
-            if found.is_null() {
-                None
-            } else {
-                self.seal_hot()
-            }
-        })
+        if let Some(chunk) = Self::owner(found) {
+            return Some(chunk);
+        }
+        if found.is_null() {
+            return None;
+        }
+        self.seal_hot()
     }
 
     #[inline]
     fn owner(found: *mut C::Owned) -> Option<C> {
+        if !Self::is_chunk(found) {
+            return None;
+        }
+        let chunk = NonNull::new(found)?;
         // SAFETY: neither null nor the seal, so `give` put it there; one exchange took it out.
-        NonNull::new(found)
-            .filter(|_| Self::is_chunk(found))
-            .map(|found| unsafe { C::from_raw(found) })
+        Some(unsafe { C::from_raw(chunk) })
     }
 
     /// Seals the hot slot, and takes out its chunk. Called by a take that swapped out the seal,
@@ -200,8 +202,10 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
                 Ordering::Relaxed,
             ) {
                 Ok(old) => {
-                    return Self::owner(old)
-                        .map_or(Ok(()), |displaced| self.give_idle(displaced.into()))
+                    return match Self::owner(old) {
+                        Some(displaced) => self.give_idle(displaced.into()),
+                        None => Ok(()),
+                    }
                 }
                 Err(now) => seen = now,
             }
@@ -307,12 +311,15 @@ impl<O> GrowingQueue<O> {
     fn take(&self) -> Option<(O, usize)> {
         // Relaxed: a hint. A late give may have filled a shorter queue, so those are tried last.
         let shortest = usize::from(self.shortest.load(Ordering::Relaxed));
-        let mut queues = (shortest..QUEUES).chain(0..shortest);
-        let (at, found) = queues.find_map(|at| Some((at, self.queues[at].take()?)))?;
-        if at != shortest {
-            self.shortest.store(at as u8, Ordering::Relaxed);
+        for at in (shortest..QUEUES).chain(0..shortest) {
+            if let Some(found) = self.queues[at].take() {
+                if at != shortest {
+                    self.shortest.store(at as u8, Ordering::Relaxed);
+                }
+                return Some(found);
+            }
         }
-        Some(found)
+        None
     }
 
     fn look_everywhere(&self) {
@@ -379,14 +386,18 @@ impl<O> Queue<O> {
         let Some(queue) = self.0.get() else {
             return Err(chunk);
         };
-        // A full queue returns the argument, which is not a seal.
-        queue
-            .push(Some(chunk))
-            .or_else(|refused| refused.map_or(Ok(()), Err))
+        match queue.push(Some(chunk)) {
+            // A full queue returns the argument, which is not a seal.
+            Err(Some(chunk)) => Err(chunk),
+            Ok(()) | Err(None) => Ok(()),
+        }
     }
 
     fn count(&self) -> usize {
-        self.0.get().map_or(0, |queue| queue.len())
+        match self.0.get() {
+            Some(queue) => queue.len(),
+            None => 0,
+        }
     }
 
     /// Seals the queue, as [`Shelf::close`] does. Terminates: each round that a give disturbs takes
@@ -395,9 +406,11 @@ impl<O> Queue<O> {
         let Some(queue) = self.0.get() else { return };
         // No other thread takes, so after this many seals the queue stays full of them.
         while !(0..queue.capacity()).all(|_| queue.push(None).is_ok()) {
-            std::iter::from_fn(|| queue.pop())
-                .flatten()
-                .for_each(&mut destroy);
+            while let Some(found) = queue.pop() {
+                if let Some(chunk) = found {
+                    destroy(chunk);
+                }
+            }
         }
     }
 }
