@@ -71,18 +71,19 @@ impl OwnerControl {
             return Ok(None);
         };
         let (mapping, link) = segment.into_parts();
-        let unfit = || {
-            link.name()
-                .error("mmap", len, io::Error::from_raw_os_error(libc::EINVAL))
+        let Some(view) = View::new(mapping, records) else {
+            let source = io::Error::from_raw_os_error(libc::EINVAL);
+            return Err(link.name().error("mmap", len, source));
         };
-        let view = View::new(mapping, records).ok_or_else(unfit)?;
         let header = view.header();
         header.magic.store(MAGIC, Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
         header.provider.store(id.0, Ordering::Relaxed);
         header.records.store(records as u32, Ordering::Relaxed);
         header.quota.store(quota, Ordering::Relaxed);
-        header.epochs.iter().for_each(Epoch::start);
+        for epoch in &header.epochs {
+            epoch.start();
+        }
         header.state.store(OPEN, Ordering::Release);
         let free_lists = Mutex::new(FreeLists {
             used: Vec::new(),
@@ -91,7 +92,10 @@ impl OwnerControl {
             listed: 0,
         });
         let gates = std::array::from_fn(|_| GrantGate::new());
-        let quota = Some(quota.min(MAX_HELD)).filter(|&quota| quota > 0);
+        let quota = match quota {
+            0 => None,
+            quota => Some(quota.min(MAX_HELD)),
+        };
         Ok(Some(Self {
             view,
             link,
@@ -107,9 +111,9 @@ impl OwnerControl {
 
     pub(crate) fn lock_memory(&self) -> Result<(), OsError> {
         let mapping = self.view.mapping();
-        mapping
-            .lock()
-            .map_err(|error| self.link.name().error(LOCK_MEMORY, mapping.len(), error))?;
+        if let Err(error) = mapping.lock() {
+            return Err(self.link.name().error(LOCK_MEMORY, mapping.len(), error));
+        }
         // Peers may write it already. Before Linux 5.14 its pages fault in one by one.
         mapping.prefault(0..mapping.len());
         Ok(())
@@ -138,18 +142,17 @@ impl OwnerControl {
             return Ok(used);
         }
         let index = free_lists.fresh;
-        let record = self.view.record(index).ok_or(ShareError::TooManyShared {
-            max: self.records(),
-        })?;
-        // So that releasing a record needs no memory.
-        let missing = index as usize + 1 - free_lists.used.len();
-        let out_of_memory = |_| ShareError::OutOfMemory {
-            bytes: (index as usize + 1) * size_of::<(u32, u64)>(),
+        let Some(record) = self.view.record(index) else {
+            let max = self.records();
+            return Err(ShareError::TooManyShared { max });
         };
-        free_lists
-            .used
-            .try_reserve(missing)
-            .map_err(out_of_memory)?;
+        // So that releasing a record needs no memory.
+        let count = index as usize + 1;
+        let missing = count - free_lists.used.len();
+        if free_lists.used.try_reserve(missing).is_err() {
+            let bytes = count * size_of::<(u32, u64)>();
+            return Err(ShareError::OutOfMemory { bytes });
+        }
         let generation = first_generation(free_lists.seed, index);
         record.close_at(generation);
         free_lists.fresh += 1;
@@ -195,10 +198,9 @@ impl OwnerControl {
             });
         }
         let slot = usize::from(peer.slot);
-        let gate = self
-            .gates
-            .get(slot)
-            .ok_or(DisconnectError::PeerDisconnected(peer))?;
+        let Some(gate) = self.gates.get(slot) else {
+            return Err(DisconnectError::PeerDisconnected(peer));
+        };
         Ok((slot, gate, &self.view.header().epochs[slot]))
     }
 
@@ -213,38 +215,41 @@ impl OwnerControl {
 
     pub(crate) fn grant(&self, record: &Record, peer: PeerId, len: u64) -> Result<(), ShareError> {
         let (slot, gate, epoch) = self.slot_of(peer)?;
-        gate.grant(epoch, peer.epoch, record, slot, self.cost(slot, len))
-            .map_err(|error| match error {
-                NotGranted::Gone => ShareError::PeerDisconnected(peer),
-                NotGranted::Full => ShareError::TooManyGrants(peer),
-                NotGranted::OverQuota { held, max } => ShareError::OverQuota {
-                    peer,
-                    len,
-                    held,
-                    max,
-                },
-            })
+        let cost = self.cost(slot, len);
+        match gate.grant(epoch, peer.epoch, record, slot, cost) {
+            Ok(()) => Ok(()),
+            Err(NotGranted::Gone) => Err(ShareError::PeerDisconnected(peer)),
+            Err(NotGranted::Full) => Err(ShareError::TooManyGrants(peer)),
+            Err(NotGranted::OverQuota { held, max }) => Err(ShareError::OverQuota {
+                peer,
+                len,
+                held,
+                max,
+            }),
+        }
     }
 
     pub(crate) fn revoke(&self, record: &Record, peer: PeerId, len: u64) -> bool {
-        self.slot_of(peer).is_ok_and(|(slot, gate, epoch)| {
-            gate.revoke(epoch, peer.epoch, record, slot, self.cost(slot, len))
-        })
+        let Ok((slot, gate, epoch)) = self.slot_of(peer) else {
+            return false;
+        };
+        gate.revoke(epoch, peer.epoch, record, slot, self.cost(slot, len))
     }
 
     pub(crate) fn disconnect(&self, peer: PeerId) -> Result<(), DisconnectError> {
         let (slot, gate, epoch) = self.slot_of(peer)?;
         let take_back = || {
-            let granted = self
-                .view
-                .records(self.used())
-                .filter(|record| record.holders() >> slot & 1 != 0);
-            // Bounded: a lane has no more, unless a process overwrites it.
-            granted.for_each(|record| {
-                (0..MAX_GRANTS)
-                    .take_while(|_| record.revoke(slot))
-                    .for_each(|_| ())
-            });
+            for record in self.view.records(self.used()) {
+                if record.holders() >> slot & 1 == 0 {
+                    continue;
+                }
+                // Bounded: a lane has no more, unless a process overwrites it.
+                for _ in 0..MAX_GRANTS {
+                    if !record.revoke(slot) {
+                        break;
+                    }
+                }
+            }
         };
         let is_refused = gate.refuse(epoch, peer.epoch, take_back);
         if !is_refused {
@@ -255,13 +260,15 @@ impl OwnerControl {
 
     pub(crate) fn reclaim(&self) -> usize {
         let _one_at_a_time = self.reclaiming.lock();
-        let held = self
-            .view
-            .records(self.used())
-            .fold(0, |held, record| held | record.holders());
-        (0..PEERS)
-            .map(|slot| self.reclaim_slot(slot, held >> slot & 1 != 0))
-            .sum()
+        let mut held = 0;
+        for record in self.view.records(self.used()) {
+            held |= record.holders();
+        }
+        let mut cleared = 0;
+        for slot in 0..PEERS {
+            cleared += self.reclaim_slot(slot, held >> slot & 1 != 0);
+        }
+        cleared
     }
 
     /// Vacates the slot if its peer is dead. `is_held`: the slot leases a record. Even a vacant
@@ -276,7 +283,13 @@ impl OwnerControl {
         // The peer may have vacated it before this process took the lock.
         if !is_clear() {
             cleared = self.view.vacate(slot, || self.used());
-            event!(warn, provider = %self.id, slot, messages = cleared, "peer died; what it leased is taken back");
+            event!(
+                warn,
+                provider = %self.id,
+                slot,
+                messages = cleared,
+                "peer died; what it leased is taken back"
+            );
         }
         // If this fails, the slot only looks taken until this process exits.
         let _ = self.locks.unlock(peer_byte(slot));
@@ -430,17 +443,21 @@ impl SegmentFactory for Numbered {
             }
             let name = segment_name(&self.names, self.provider, serial);
             match Segment::create(name, len, self.mode, self.memory) {
+                Ok(segment) => return Ok(Payload::new(segment, serial)),
                 // Another file has that name.
                 Err(error) if error.errno() == Some(libc::EEXIST) && tries < NAME_TRIES => {
-                    tries += 1
+                    tries += 1;
                 }
-                result => return result.map(|segment| Payload::new(segment, serial)),
+                Err(error) => return Err(error),
             }
         }
     }
 
     fn sweep(&self) -> u64 {
-        self.names.sweep().map_or(0, |swept| swept.bytes)
+        match self.names.sweep() {
+            Ok(swept) => swept.bytes,
+            Err(_) => 0,
+        }
     }
 }
 
