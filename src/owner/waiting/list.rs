@@ -79,14 +79,13 @@ impl Firsts {
 
     fn remove(&mut self, number: u64) -> bool {
         let index = self.index(number);
-        let is_here = self
-            .0
-            .get(index)
-            .is_some_and(|waiter| waiter.place.number == number);
-        if is_here {
-            self.0.remove(index);
+        match self.0.get(index) {
+            Some(waiter) if waiter.place.number == number => {
+                self.0.remove(index);
+                true
+            }
+            _ => false,
         }
-        is_here
     }
 }
 
@@ -170,11 +169,12 @@ impl List {
 
     /// Returns the bytes that the shortest request needs.
     pub(super) fn shortest(&self) -> Option<usize> {
-        let waiting = self.waiting.first_key_value().map(|(place, _)| place.size);
-        let busy = self.busy.first_key_value().map(|(place, _)| place.size);
+        let waiting = self.waiting.keys().next();
+        let busy = self.busy.keys().next();
         match (waiting, busy) {
-            (Some(waiting), Some(busy)) => Some(waiting.min(busy)),
-            _ => waiting.or(busy),
+            (Some(waiting), Some(busy)) => Some(waiting.size.min(busy.size)),
+            (Some(place), None) | (None, Some(place)) => Some(place.size),
+            (None, None) => None,
         }
     }
 
@@ -348,7 +348,11 @@ impl List {
             ..*place
         };
         let (first, waiter) = self.waiting.range(least..).next()?;
-        first.is_like(place).then(|| waiter.clone())
+        if first.is_like(place) {
+            Some(waiter.clone())
+        } else {
+            None
+        }
     }
 
     fn firsts(&mut self, place: &Place) -> &mut Firsts {
@@ -397,7 +401,7 @@ impl List {
 
     /// Requests a pass from the request with this number on, unless this pass has yet to visit it.
     pub(super) fn request_pass(&mut self, from: u64) {
-        let is_trying = self.turn.as_ref().is_some_and(|turn| !turn.is_listening);
+        let is_trying = self.turn.is_some() && !self.is_listening();
         if is_trying && self.round.position <= from {
             return;
         }
@@ -419,8 +423,7 @@ impl List {
 
     /// Returns `true` if the listener has to be woken for a pass that is due.
     pub(super) fn must_wake_listener(&mut self) -> bool {
-        let is_listening = self.turn.as_ref().is_some_and(|turn| turn.is_listening);
-        if self.round.due_from.is_none() || !is_listening || self.round.is_listener_woken {
+        if self.round.due_from.is_none() || !self.is_listening() || self.round.is_listener_woken {
             return false;
         }
         self.round.is_listener_woken = true;
@@ -484,7 +487,11 @@ impl List {
         };
         let now = Instant::now();
         let rest = (now.duration_since(began) * REST).min(LONGEST_REST);
-        self.round.rest_until = (!self.round.has_served).then(|| now + rest);
+        self.round.rest_until = if self.round.has_served {
+            None
+        } else {
+            Some(now + rest)
+        };
     }
 
     /// Called when a request was served.
@@ -495,11 +502,12 @@ impl List {
 
     /// Returns how long the listener has to rest before it may begin a round.
     pub(super) fn rest(&self) -> Option<Duration> {
-        let left = self
-            .round
-            .rest_until?
-            .checked_duration_since(Instant::now())?;
-        (!left.is_zero()).then_some(left)
+        let until = self.round.rest_until?;
+        let left = until.checked_duration_since(Instant::now())?;
+        if left.is_zero() {
+            return None;
+        }
+        Some(left)
     }
 
     fn may_fit(&self, pool: &Pool, waiter: &Waiter) -> bool {
@@ -517,8 +525,11 @@ impl List {
             return earlier(thread, future).cloned();
         }
         if let Some(future) = future {
-            let missed = self.missed_from.unwrap_or(u64::MAX);
-            self.missed_from = Some(missed.min(future.place.number));
+            let number = future.place.number;
+            self.missed_from = match self.missed_from {
+                Some(other) => Some(other.min(number)),
+                None => Some(number),
+            };
         }
         thread.cloned()
     }
@@ -546,11 +557,17 @@ impl List {
     }
 
     pub(super) fn is_turn_of_future(&self) -> bool {
-        self.holder().is_some_and(|holder| holder.place.is_future)
+        match self.holder() {
+            Some(holder) => holder.place.is_future,
+            None => false,
+        }
     }
 
     /// Returns `true` if the request that has the turn listens.
     pub(super) fn is_listening(&self) -> bool {
-        self.turn.as_ref().is_some_and(|turn| turn.is_listening)
+        match &self.turn {
+            Some(turn) => turn.is_listening,
+            None => false,
+        }
     }
 }

@@ -213,8 +213,10 @@ impl WaitingRoom {
     }
 
     fn attempt_here(&self) -> Option<Attempt> {
-        let room = self.address();
-        ATTEMPT.get().filter(|attempt| attempt.room == room)
+        match ATTEMPT.get() {
+            Some(attempt) if attempt.room == self.address() => Some(attempt),
+            _ => None,
+        }
     }
 
     /// Returns `true` if this thread tries a waiting request of this room.
@@ -335,7 +337,8 @@ impl WaitingRoom {
         if list.has_rung(count) || Deadline::is_past(list.look_again()) {
             if let Some(rest) = list.rest() {
                 let rest = Deadline::first(until, Deadline::after(rest));
-                return self.rest(list, rest);
+                self.rest(list, rest);
+                return;
             }
             self.begin_round(list, pool);
             self.pass_turn(list, pool);
@@ -474,16 +477,21 @@ impl WaitingRoom {
         if !list.is_waiting(place) {
             // It was dropped after it got the turn.
             self.pass_turn(list, pool);
-            return self.settle(list, pool);
+            self.settle(list, pool);
+            return;
         }
         list.begin_try(place);
         let result = panic::catch_unwind(AssertUnwindSafe(|| self.attempt(list, pool, waiter)));
         let delivery = match result {
             Ok(Some(delivery)) => delivery,
-            Ok(None) => return self.end_try(list),
+            Ok(None) => {
+                self.end_try(list);
+                return;
+            }
             Err(payload) => {
                 self.end_try(list);
-                return MutexGuard::unlocked(list, || forget(payload));
+                MutexGuard::unlocked(list, || forget(payload));
+                return;
             }
         };
         list.note_served();
@@ -493,7 +501,8 @@ impl WaitingRoom {
             *waiter.outcome.lock() = Some(delivery);
             self.end_try(list);
             self.remove(list, pool, place);
-            return MutexGuard::unlocked(list, || waiter.wake());
+            MutexGuard::unlocked(list, || waiter.wake());
+            return;
         }
         self.remove(list, pool, place);
         if let Ok(chunk) = delivery {
@@ -543,12 +552,17 @@ impl Ticket {
             is_future: !is_thread,
             number: room.arrivals.fetch_add(1, Ordering::Relaxed),
         };
+        let waker = if is_thread {
+            None
+        } else {
+            Some(AtomicWaker::new())
+        };
         let waiter = Arc::new(Waiter {
             place,
             grain: need.grain,
             len,
             turn: Condvar::new(),
-            waker: (!is_thread).then(AtomicWaker::new),
+            waker,
             outcome: Mutex::new(None),
             failed_in: AtomicU64::new(u64::MAX),
         });
@@ -611,7 +625,10 @@ impl Ticket {
     ) -> Option<Delivery> {
         let room = &self.pool.waiting;
         while !Deadline::is_past(until) {
-            let pause = collect().and_then(Deadline::after);
+            let pause = match collect() {
+                Some(pause) => Deadline::after(pause),
+                None => None,
+            };
             let until = Deadline::first(until, pause);
             let outcome = room.wait_for_turns(&self.pool, &self.waiter, until);
             if outcome.is_some() {
@@ -681,7 +698,8 @@ impl Drop for Ticket {
 }
 
 fn start_helper(pool: &Arc<Pool>) -> Result<(), Refusal> {
-    let (room, pool) = (pool.waiting.clone(), pool.clone());
+    let room = pool.waiting.clone();
+    let pool = pool.clone();
     let help = move || {
         if panic::catch_unwind(AssertUnwindSafe(|| room.help(pool))).is_err() {
             *room.helper.lock() = Helper::default();
@@ -739,12 +757,13 @@ impl Notice {
         // Under the lock, which a closing pool needs to leave the list. So this is never the last
         // reference.
         let pools = pools.lock();
-        let listening = pools
-            .iter()
-            .filter_map(Weak::upgrade)
-            .filter(|pool| pool.notice == self);
-        for pool in listening {
-            pool.waiting.notify_released(&pool);
+        for pool in pools.iter() {
+            let Some(pool) = pool.upgrade() else {
+                continue;
+            };
+            if pool.notice == self {
+                pool.waiting.notify_released(&pool);
+            }
         }
     }
 }
