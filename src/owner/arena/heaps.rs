@@ -181,10 +181,9 @@ impl Heaps {
     pub(super) fn add(&mut self, mut heap: Heap, len: usize) -> Result<Carved, Heap> {
         let lines = heap.lines.len();
         let has_lists = self.open.make(lines) && self.apart.make(lines);
-        let has_space = self.slots.try_reserve(1).is_ok() && {
-            let missing = self.slots.len() + 1 - self.unused.len();
-            self.unused.try_reserve(missing).is_ok()
-        };
+        let missing = self.slots.len() + 1 - self.unused.len();
+        let has_space =
+            self.slots.try_reserve(1).is_ok() && self.unused.try_reserve(missing).is_ok();
         if !has_lists || !has_space || len > heap.run.len {
             return Err(heap);
         }
@@ -322,7 +321,10 @@ impl Heaps {
         }
         let lists = self.lists(is_apart);
         lists.first[list] = next;
-        if let Some(used) = lists.used.as_mut().filter(|_| next == NONE) {
+        if next != NONE {
+            return;
+        }
+        if let Some(used) = &mut lists.used {
             used.clear(list..list + 1);
         }
     }

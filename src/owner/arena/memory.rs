@@ -149,7 +149,11 @@ impl Arenas {
         if rest.is_empty() || rest.len() > most || state.in_flight(serial, &rest).is_some() {
             return None;
         }
-        state.begin_call(serial, &rest).then_some(rest)
+        if state.begin_call(serial, &rest) {
+            Some(rest)
+        } else {
+            None
+        }
     }
 
     /// Collapses the huge pages at the ends of a run, if all their pages have memory. They are in
@@ -157,9 +161,10 @@ impl Arenas {
     fn collapse_ends(&self, run: &Carved) {
         let serial = run.payload.serial();
         let segment = run.payload.segment();
-        let Some(huge) = segment.huge_page().map(|bytes| bytes / self.page) else {
+        let Some(huge_page) = segment.huge_page() else {
             return;
         };
+        let huge = huge_page / self.page;
         let pages = self.pages_of(&run.range());
         for at in [pages.start, pages.end - 1] {
             let whole = at / huge * huge..at / huge * huge + huge;
@@ -217,15 +222,15 @@ impl Arenas {
             let bytes = self.bytes_of(&part.pages);
             let is_discarded = part.payload.segment().discard(bytes.clone());
             let mut state = self.state.lock();
-            // If the arena was removed meanwhile, its memory was given back with it.
-            let arena = state
-                .arena(serial)
-                .filter(|arena| is_discarded && Arc::ptr_eq(&arena.payload, &part.payload));
-            if let Some(arena) = arena {
-                arena.filled.clear(part.pages.clone());
-                // Under the lock, so that pages that are reserved again are counted after this.
-                account.give_back(bytes.len());
-                given += bytes.len();
+            match state.arena(serial) {
+                // If the arena was removed meanwhile, its memory was given back with it.
+                Some(arena) if is_discarded && Arc::ptr_eq(&arena.payload, &part.payload) => {
+                    arena.filled.clear(part.pages.clone());
+                    // Under the lock, so that pages that are reserved again are counted after this.
+                    account.give_back(bytes.len());
+                    given += bytes.len();
+                }
+                _ => {}
             }
             state.end_call(serial, &part.pages);
             drop(state);
@@ -244,9 +249,12 @@ impl Arenas {
             .arenas
             .iter()
             .position(|arena| arena.payload.serial() == after.serial);
-        // From the beginning if that arena was removed.
-        let mut from = if known.is_some() { after.page } else { 0 };
-        for number in known.unwrap_or(0)..state.arenas.len() {
+        let (first, mut from) = match known {
+            Some(number) => (number, after.page),
+            // From the beginning: that arena was removed.
+            None => (0, 0),
+        };
+        for number in first..state.arenas.len() {
             if most == 0 {
                 break;
             }

@@ -326,10 +326,12 @@ impl Arenas {
     fn note_room(&self, state: &ArenaState) {
         let has_bare = state.arenas.iter().any(|arena| arena.is_bare);
         let has_entry = state.arenas.len() < MAX_SEGMENTS;
-        let room = match state.spanned() {
-            spanned if spanned < self.max && has_entry || has_bare => Room::ToGrow,
-            _ if state.free_pages() * self.page < self.max / 2 => Room::Crowded,
-            _ => Room::Ample,
+        let room = if state.spanned() < self.max && has_entry || has_bare {
+            Room::ToGrow
+        } else if state.free_pages() * self.page < self.max / 2 {
+            Room::Crowded
+        } else {
+            Room::Ample
         };
         self.room.store(room as u8, Ordering::Relaxed);
     }
@@ -351,9 +353,9 @@ impl Arenas {
         } else {
             0
         };
-        let free =
-            self.max.saturating_sub(state.spanned()) + state.free_pages() * self.page + in_heaps;
-        free >= need.size
+        let unspanned = self.max.saturating_sub(state.spanned());
+        let in_arenas = state.free_pages() * self.page;
+        unspanned + in_arenas + in_heaps >= need.size
     }
 
     pub(crate) fn heap_bytes(&self) -> (usize, usize) {
@@ -361,23 +363,16 @@ impl Arenas {
         (state.heaps.free_bytes(), state.heaps.bytes())
     }
 
-    pub(crate) fn payloads(&self, each: impl FnMut(&Payload)) {
-        self.state
-            .lock()
-            .arenas
-            .iter()
-            .map(|arena| &*arena.payload)
-            .for_each(each);
+    pub(crate) fn payloads(&self, mut each: impl FnMut(&Payload)) {
+        for arena in &self.state.lock().arenas {
+            each(&arena.payload);
+        }
     }
 
     pub(crate) fn left_in_the_system(&self) -> Option<u64> {
-        self.state
-            .lock()
-            .arenas
-            .first()?
-            .payload
-            .segment()
-            .free_bytes()
+        let state = self.state.lock();
+        let first = state.arenas.first()?;
+        first.payload.segment().free_bytes()
     }
 
     pub(crate) fn count_and_len(&self) -> (usize, usize) {
@@ -390,19 +385,19 @@ impl Arenas {
     pub(crate) fn longest_run(&self) -> usize {
         let state = self.state.lock();
         let mut longest_gap = 0;
+        let mut empty = 0;
+        let mut empty_bytes = 0;
         for arena in &state.arenas {
             longest_gap = longest_gap.max(arena.pages.carved().longest_clear());
+            if arena.pages.is_empty() {
+                empty += 1;
+                empty_bytes += arena.payload.len();
+            }
         }
-        let empty: Vec<_> = state
-            .arenas
-            .iter()
-            .filter(|arena| arena.pages.is_empty())
-            .collect();
-        let may_go = !empty.is_empty() && (!self.all_or_none || empty.len() == state.arenas.len());
-        let going: usize = empty.iter().map(|arena| arena.payload.len()).sum();
+        let may_go = empty > 0 && (!self.all_or_none || empty == state.arenas.len());
         let mut next = self.max - state.spanned();
         if may_go {
-            next += going;
+            next += empty_bytes;
         } else if state.arenas.len() == MAX_SEGMENTS {
             next = 0;
         }
@@ -430,9 +425,10 @@ impl ArenaState {
 
     /// Carves from a heap outside the region.
     fn carve_lines(&mut self, len: usize) -> Option<Carved> {
-        let region = self.region.as_ref();
-        self.heaps.carve(len, |run| {
-            region.is_some_and(|region| region.site.takes(run))
+        let region = &self.region;
+        self.heaps.carve(len, |run| match region {
+            Some(region) => region.site.takes(run),
+            None => false,
         })
     }
 
@@ -569,11 +565,10 @@ impl Arenas {
         above: usize,
     ) -> Option<(Carved, Vec<Range<usize>>)> {
         let mut state = self.state.lock();
-        let bare = state
-            .arenas
-            .iter_mut()
-            .filter(|arena| arena.is_bare && arena.payload.len() >= len)
-            .filter(|arena| arena.payload.len() > above);
+        let bare = state.arenas.iter_mut().filter(|arena| {
+            let arena_len = arena.payload.len();
+            arena.is_bare && arena_len >= len && arena_len > above
+        });
         let arena = bare.min_by_key(|arena| arena.payload.len())?;
         let pages = arena.pages.pages();
         arena.pages.carve(pages, true)?;

@@ -158,12 +158,17 @@ impl ArenaMap {
         let mut next = first.clone();
         let mut price = 0;
         loop {
-            if let Some(start) = next.start.checked_sub(len).filter(|at| *at >= range.start) {
+            if next.start >= range.start + len {
+                let start = next.start - len;
                 while first.end <= start {
                     price -= first.len();
                     first = self.next_run(first.end..range.end);
                 }
-                if best.map_or(true, |(_, least)| price < least) {
+                let is_better = match best {
+                    Some((_, least)) => price < least,
+                    None => true,
+                };
+                if is_better {
                     best = Some((start, price));
                 }
             }
@@ -300,10 +305,10 @@ impl Survey<'_> {
         let mut left = Bits::new(lines)?;
         let state = self.arenas.state.lock();
         let heap = state.heaps.get(number)?;
-        let is_apart = state
-            .region
-            .as_ref()
-            .is_some_and(|region| !self.anywhere && region.site.takes(heap.run()));
+        let is_apart = match &state.region {
+            Some(region) => !self.anywhere && region.site.takes(heap.run()),
+            None => false,
+        };
         if is_apart || heap.lines().len() != lines {
             return None;
         }
@@ -328,7 +333,10 @@ impl Survey<'_> {
         if !self.fits {
             return None;
         }
-        self.tightest_lines().or_else(|| self.tightest_pages())
+        if let Some(site) = self.tightest_lines() {
+            return Some(site);
+        }
+        self.tightest_pages()
     }
 
     fn tightest_lines(&self) -> Option<Site> {
@@ -357,7 +365,10 @@ impl Survey<'_> {
     fn tightest_pages(&self) -> Option<Site> {
         let mut best = None;
         let mut serial = 0;
-        for map in self.maps.iter().filter(|map| !map.is_bare) {
+        for map in &self.maps {
+            if map.is_bare {
+                continue;
+            }
             let Some(fit) = find_tightest(&map.carved, &map.left, self.pages) else {
                 continue;
             };
@@ -414,7 +425,10 @@ impl Survey<'_> {
     pub(crate) fn emptiest(&self) -> Option<Site> {
         let mut least = usize::MAX;
         let mut best = None;
-        for map in self.maps.iter().filter(|map| !map.is_bare) {
+        for map in &self.maps {
+            if map.is_bare {
+                continue;
+            }
             for range in map.pinned.clear_runs(0..map.pinned.len()) {
                 let Some((start, used)) = map.emptiest(self.pages, range) else {
                     continue;
