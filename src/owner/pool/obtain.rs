@@ -77,7 +77,7 @@ impl<'a> Making<'a> {
     }
 
     pub(super) fn try_lock(mutex: &'a Mutex<()>) -> Option<Self> {
-        mutex.try_lock().map(Self)
+        Some(Self(mutex.try_lock()?))
     }
 
     /// Lets other threads have the lock first, if any wait for it. The caller has no chunk in its
@@ -138,6 +138,12 @@ enum Shortage {
     Os(Box<OsError>),
 }
 
+impl From<OsError> for Shortage {
+    fn from(error: OsError) -> Self {
+        Self::Os(Box::new(error))
+    }
+}
+
 /// What was tried for a request.
 struct Tried {
     rounds: usize,
@@ -155,10 +161,10 @@ struct Tried {
 
 fn no_private_memory(object: &str, bytes: usize) -> Shortage {
     let source = io::Error::from_raw_os_error(libc::ENOMEM);
-    let error = OsError::new("malloc", object, source).with_bytes(bytes);
-    Shortage::Os(Box::new(
-        error.with_advice("it is private memory for the account of the buffers"),
-    ))
+    let error = OsError::new("malloc", object, source)
+        .with_bytes(bytes)
+        .with_advice("it is private memory for the account of the buffers");
+    error.into()
 }
 
 impl Pool {
@@ -329,25 +335,28 @@ impl Pool {
             drop(keeps_new.take());
             let found = match found {
                 Some(found) => found,
-                None => match self.grow_keeping(wanted, &mut keeps_new) {
-                    Ok(()) if tried.may_try_again() => continue,
-                    Ok(()) => return Err(Shortage::Cap),
-                    Err(shortage) if !self.is_for_lack_of_room(&shortage) => return Err(shortage),
-                    Err(shortage) => {
-                        let made = self.make_room(&mut self.lock_making(), wanted, tried);
-                        self.notify_unless_trying();
-                        match made {
-                            RoomMade::Found(found) => found,
-                            RoomMade::TryAgain if tried.may_try_again() => continue,
-                            RoomMade::Surrender if tried.may_try_again() => {
-                                self.arenas.note_merged();
-                                self.give_up_arenas(false);
-                                continue;
-                            }
-                            _ => return Err(shortage),
-                        }
+                None => {
+                    let shortage = match self.grow_keeping(wanted, &mut keeps_new) {
+                        Ok(()) if tried.may_try_again() => continue,
+                        Ok(()) => return Err(Shortage::Cap),
+                        Err(shortage) => shortage,
+                    };
+                    if !self.is_for_lack_of_room(&shortage) {
+                        return Err(shortage);
                     }
-                },
+                    let made = self.make_room(&mut self.lock_making(), wanted, tried);
+                    self.notify_unless_trying();
+                    match made {
+                        RoomMade::Found(found) => found,
+                        RoomMade::TryAgain if tried.may_try_again() => continue,
+                        RoomMade::Surrender if tried.may_try_again() => {
+                            self.arenas.note_merged();
+                            self.give_up_arenas(false);
+                            continue;
+                        }
+                        _ => return Err(shortage),
+                    }
+                }
             };
             let unfilled = match found {
                 Found::Chunk(chunk) => return Ok(chunk),
@@ -366,11 +375,10 @@ impl Pool {
     fn find(&self, making: &mut Making<'_>, wanted: Wanted, tried: &Tried) -> Option<Found> {
         let class = wanted.class;
         if !wanted.is_reserve {
-            let tries = self.leased_tries(class);
-            let own = self
-                .take_own(class)
-                .or_else(|| self.take_leased_of(class, tries));
-            if let Some(chunk) = own {
+            if let Some(chunk) = self.take_own(class) {
+                return Some(Found::Chunk(chunk));
+            }
+            if let Some(chunk) = self.take_leased_of(class, self.leased_tries(class)) {
                 return Some(Found::Chunk(chunk));
             }
         }
@@ -381,7 +389,8 @@ impl Pool {
             return Some(Found::Memory(unfilled));
         }
         // No segment is created while a chunk is free anywhere.
-        self.take_any(making, wanted).map(Found::Chunk)
+        let chunk = self.take_any(making, wanted)?;
+        Some(Found::Chunk(chunk))
     }
 
     fn take_any(&self, _making: &mut Making<'_>, wanted: Wanted) -> Option<ClosedChunk> {
@@ -389,10 +398,16 @@ impl Pool {
             return None;
         }
         let class = wanted.class;
-        self.take_own(class)
-            .or_else(|| self.take_leased_of(class, usize::MAX))
-            .or_else(|| self.take_larger(class))
-            .or_else(|| self.take_larger_leased(class))
+        if let Some(chunk) = self.take_own(class) {
+            return Some(chunk);
+        }
+        if let Some(chunk) = self.take_leased_of(class, usize::MAX) {
+            return Some(chunk);
+        }
+        if let Some(chunk) = self.take_larger(class) {
+            return Some(chunk);
+        }
+        self.take_larger_leased(class)
     }
 
     fn look_everywhere(&self, wanted: Wanted) -> Option<ClosedChunk> {
@@ -440,7 +455,10 @@ impl Pool {
             // A message of whole pages does not fit into a heap.
             let fits = other.size >= need.size
                 && (need.grain == Grain::Line || other.grain == Grain::Page);
-            let is_smaller = victim.map_or(true, |(size, _)| other.size < size);
+            let is_smaller = match victim {
+                Some((size, _)) => other.size < size,
+                None => true,
+            };
             if fits && is_smaller {
                 victim = Some((other.size, class));
             }
@@ -633,7 +651,10 @@ impl Pool {
     /// Adds an arena for a request.
     fn grow_for(&self, wanted: Wanted) -> Result<(), Shortage> {
         let (usual, least) = self.run_len(wanted);
-        self.grow(usual).or_else(|_| self.grow(least))
+        if self.grow(usual).is_ok() {
+            return Ok(());
+        }
+        self.grow(least)
     }
 
     fn make_present(&self, unfilled: Unfilled, wanted: Wanted) -> Result<Carved, Shortage> {
@@ -643,9 +664,10 @@ impl Pool {
             Purpose::Chunk => Ok(run.shortened(len)),
             Purpose::Heap => {
                 let bytes = run.len();
-                self.arenas
-                    .add_heap(run, len)
-                    .ok_or_else(|| no_private_memory("a heap", bytes))
+                match self.arenas.add_heap(run, len) {
+                    Some(memory) => Ok(memory),
+                    None => Err(no_private_memory("a heap", bytes)),
+                }
             }
         }
     }
@@ -662,7 +684,7 @@ impl Pool {
                 segment.discard(hole.clone());
                 self.arenas.give_up(run, &holes[at..]);
                 self.notify_unless_trying();
-                return Err(Shortage::Os(Box::new(error)));
+                return Err(error.into());
             }
             self.account.take(hole.len());
         }
@@ -695,7 +717,9 @@ impl Pool {
             Ok(false) => Shortage::Cap,
             Err(error) => error,
         };
-        let mut arena = self.arenas.next_len(len).ok_or(refused)?;
+        let Some(mut arena) = self.arenas.next_len(len) else {
+            return Err(refused);
+        };
         // A segment that stays has to be worth its entry.
         let least = if self.source.keeps_segments() {
             len.max(arena / KEPT_SHARE)
@@ -704,47 +728,53 @@ impl Pool {
             len
         };
         arena = self.longest_with_room(arena, least)?;
-        loop {
-            let blank = self
-                .arenas
-                .prepare(arena)
-                .ok_or_else(|| no_private_memory("an arena", arena));
-            let refused = |error| Shortage::Os(Box::new(error));
-            match blank.and_then(|blank| Ok((self.source.create(arena).map_err(refused)?, blank))) {
-                Ok((payload, _)) if self.arenas.has_segment(payload.serial()) => {
-                    let (serial, twice) =
-                        (payload.serial(), io::Error::from_raw_os_error(libc::EEXIST));
-                    let error = OsError::new("create", format!("segment {serial}"), twice);
-                    return Err(refused(
-                        error
-                            .with_bytes(arena)
-                            .with_advice("its source has given two segments one id"),
-                    ));
-                }
-                Ok((mut payload, blank)) => {
-                    if let Some(control) = self.control() {
-                        control.list(&mut payload);
-                    }
-                    event!(info, provider = %self.id(), segment = payload.serial(), len = arena, "segment made");
-                    self.arenas.add(Arc::new(payload), blank, &self.account);
-                    if !self.arenas.are_whole() {
-                        return Ok(());
-                    }
-                    let filled = self.fill_bare(len);
-                    if filled.is_err() {
-                        // `grow_keeping` has one.
-                        self.give_up_arenas_beside(true, 1);
-                    }
-                    return filled.map(drop);
-                }
+        let (mut payload, blank) = loop {
+            let made = match self.arenas.prepare(arena) {
+                Some(blank) => match self.source.create(arena) {
+                    Ok(payload) => Ok((payload, blank)),
+                    Err(error) => Err(error.into()),
+                },
+                None => Err(no_private_memory("an arena", arena)),
+            };
+            match made {
+                Ok(made) => break made,
                 // There may be too little address space, or memory if the factory reserves all of
                 // it.
                 Err(Shortage::Os(error)) if error.is_out_of_memory() && arena > least => {
                     arena = (arena / 2).next_multiple_of(self.limits.page).max(len);
                 }
-                Err(error) => return Err(error),
+                Err(shortage) => return Err(shortage),
             }
+        };
+
+        let serial = payload.serial();
+        if self.arenas.has_segment(serial) {
+            let twice = io::Error::from_raw_os_error(libc::EEXIST);
+            let error = OsError::new("create", format!("segment {serial}"), twice)
+                .with_bytes(arena)
+                .with_advice("its source has given two segments one id");
+            return Err(error.into());
         }
+        if let Some(control) = self.control() {
+            control.list(&mut payload);
+        }
+        event!(
+            info,
+            provider = %self.id(),
+            segment = serial,
+            len = arena,
+            "segment made"
+        );
+        self.arenas.add(Arc::new(payload), blank, &self.account);
+        if !self.arenas.are_whole() {
+            return Ok(());
+        }
+        if let Err(shortage) = self.fill_bare(len) {
+            // `grow_keeping` has one.
+            self.give_up_arenas_beside(true, 1);
+            return Err(shortage);
+        }
+        Ok(())
     }
 
     /// Reserves all of an arena that has returned its memory, or is new, for a run of `len` bytes.
@@ -760,7 +790,7 @@ impl Pool {
             }
             if let Err(error) = self.source.check_room(missing) {
                 self.arenas.give_up(all, &holes);
-                result = Err(Shortage::Os(Box::new(error)));
+                result = Err(error.into());
                 continue;
             }
             match self.fill(all, holes) {
@@ -779,8 +809,7 @@ impl Pool {
     /// Returns the length of the longest arena for which the source has room, from `least` to
     /// `wanted` bytes.
     fn longest_with_room(&self, wanted: usize, least: usize) -> Result<usize, Shortage> {
-        let refused = |error| Shortage::Os(Box::new(error));
-        self.source.check_room(least).map_err(refused)?;
+        self.source.check_room(least)?;
         let mut len = wanted;
         while len > least && self.source.check_room(len).is_err() {
             len -= (len / SHORTER_BY).max(self.limits.page);
