@@ -95,16 +95,13 @@ impl Provider {
     pub fn alloc(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
         if len <= self.max_alloc {
             let class = class_of(len);
-            if let Some(chunk) = self
-                .pool
-                .shelves()
-                .get(class)
-                .and_then(|shelf| shelf.take_hot())
-            {
-                if Pool::adopt_warm(&chunk) {
-                    return Ok(ShmBytesMut::new(chunk, len));
+            if let Some(shelf) = self.pool.shelves().get(class) {
+                if let Some(chunk) = shelf.take_hot() {
+                    if Pool::adopt_warm(&chunk) {
+                        return Ok(ShmBytesMut::new(chunk, len));
+                    }
+                    return self.hand_out(chunk, len);
                 }
-                return self.hand_out(chunk, len);
             }
         }
         self.alloc_slow(len)
@@ -177,14 +174,20 @@ impl Provider {
 
     /// Returns all idle memory to the system. Returns the number of bytes.
     pub fn trim(&self) -> usize {
-        self.own_pool().map_or(0, |pool| pool.trim())
+        let Some(pool) = self.own_pool() else {
+            return 0;
+        };
+        pool.trim()
     }
 
     /// Returns idle memory to the system until the provider holds at most `bytes`
     /// ([`Stats::bytes_held`]), as far as possible. Reserved chunks and segments without memory
     /// stay. Returns the number of bytes, whole pages.
     pub fn trim_to(&self, bytes: usize) -> usize {
-        self.own_pool().map_or(0, |pool| pool.trim_to(bytes))
+        let Some(pool) = self.own_pool() else {
+            return 0;
+        };
+        pool.trim_to(bytes)
     }
 
     /// Reclaims the leases of dead peers. Returns how many messages they still held.
@@ -211,7 +214,9 @@ impl Provider {
     /// [`DisconnectError::PeerDisconnected`] if the peer is no longer connected,
     /// [`DisconnectError::OtherProvider`], [`DisconnectError::Forked`] in a forked child.
     pub fn disconnect(&self, peer: PeerId) -> Result<(), DisconnectError> {
-        let pool = self.own_pool().ok_or(DisconnectError::Forked)?;
+        let Some(pool) = self.own_pool() else {
+            return Err(DisconnectError::Forked);
+        };
         let Some(control) = pool.control() else {
             return Err(DisconnectError::OtherProvider {
                 peer,
@@ -293,11 +298,11 @@ impl Provider {
             return self.alloc(len);
         }
         let class = self.class(len, align)?;
-        let hot = self.pool.shelves()[class].take_hot();
-        self.hand_out(
-            hot.map_or_else(|| self.pool.take_slow(class, len), Ok)?,
-            len,
-        )
+        let chunk = match self.pool.shelves()[class].take_hot() {
+            Some(chunk) => chunk,
+            None => self.pool.take_slow(class, len)?,
+        };
+        self.hand_out(chunk, len)
     }
 
     /// Returns the capacity of the buffer that [`alloc`](Self::alloc) returns for `len` bytes.
@@ -306,12 +311,19 @@ impl Provider {
     }
 
     fn own_pool(&self) -> Option<&Arc<Pool>> {
-        Some(&self.pool).filter(|pool| pool.is_ours())
+        if self.pool.is_ours() {
+            Some(&self.pool)
+        } else {
+            None
+        }
     }
 
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         let class = self.pool.limits.class(len, align)?;
-        self.own_pool().map(|_| class).ok_or(AllocError::Forked)
+        if !self.pool.is_ours() {
+            return Err(AllocError::Forked);
+        }
+        Ok(class)
     }
 
     #[inline(never)]
@@ -357,7 +369,8 @@ impl std::fmt::Debug for Provider {
 /// of memory is set aside for a length that keeps being refused, whether it waits or is tried again
 /// within 250 milliseconds.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "a request does nothing until it is made by `alloc`, `wait`, `wait_timeout` or `wait_async`"]
+#[must_use = "a request does nothing until it is made by `alloc`, `wait`, `wait_timeout` or \
+              `wait_async`"]
 pub struct Request<'a> {
     provider: &'a Provider,
     len: usize,
@@ -486,7 +499,9 @@ impl<'a> Request<'a> {
         mut buffer: Result<ShmBytesMut, AllocError>,
     ) -> Result<ShmBytesMut, AllocError> {
         if self.is_zeroed {
-            buffer.iter_mut().for_each(|buffer| buffer.fill(0));
+            if let Ok(buffer) = &mut buffer {
+                buffer.fill(0);
+            }
         }
         buffer
     }
@@ -513,10 +528,10 @@ impl Future for AllocFuture<'_> {
                 result => return Poll::Ready(result),
             }
         }
-        let delivered = self
-            .ticket
-            .as_ref()
-            .and_then(|ticket| ticket.poll(context.waker()));
+        let delivered = match &self.ticket {
+            Some(ticket) => ticket.poll(context.waker()),
+            None => None,
+        };
         let Some(delivered) = delivered else {
             return Poll::Pending;
         };
@@ -719,7 +734,8 @@ impl ProviderBuilder {
     pub fn build(self) -> Result<Provider, BuildError> {
         let max_bytes = match (self.max_bytes, self.room) {
             (None, None) => DEFAULT_MAX_BYTES,
-            (bytes, room) => bytes.unwrap_or(0).saturating_add(room.unwrap_or(0)),
+            (Some(bytes), None) | (None, Some(bytes)) => bytes,
+            (Some(bytes), Some(room)) => bytes.saturating_add(room),
         };
         let mut tuning = self.tuning.clone();
         if self.room.is_some() {
@@ -745,7 +761,13 @@ impl ProviderBuilder {
         if self.lock_memory {
             control.lock_memory()?;
         }
-        event!(info, provider = %control.id(), prefix = self.names.prefix(), max_bytes, "provider made");
+        event!(
+            info,
+            provider = %control.id(),
+            prefix = self.names.prefix(),
+            max_bytes,
+            "provider made"
+        );
         let segments = Numbered::new(self.names.clone(), control.id(), self.mode & 0o644, memory);
         Ok(Provider::new(
             Pool::new(limits, Box::new(segments), Some(control)),
