@@ -230,8 +230,13 @@ struct Removal<S: SegmentSource> {
 
 impl<S: SegmentSource> Drop for Removal<S> {
     fn drop(&mut self) {
-        let file = self.file.take().filter(|_| self.fork.is_ours());
-        if let Some(file) = file.and_then(Arc::into_inner) {
+        let Some(file) = self.file.take() else {
+            return;
+        };
+        if !self.fork.is_ours() {
+            return;
+        }
+        if let Some(file) = Arc::into_inner(file) {
             self.source.remove(self.id, file);
         }
     }
@@ -326,11 +331,10 @@ impl BackendBuilder {
             1,
             control::MAX_SEGMENTS.saturating_mul(self.max_segment),
         )?;
-        let (max_alloc, max_idle) = (self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(
             self.max_bytes,
-            max_alloc,
-            max_idle,
+            self.max_alloc,
+            self.max_idle_per_class,
             &self.tuning,
             self.max_segment,
         )?;
@@ -403,16 +407,16 @@ impl Backend {
     pub fn alloc(&self, layout: Layout) -> Result<Chunk, AllocError> {
         let class = self.class_of(layout)?;
         let pool = self.pool();
-        let taken = pool.shelves()[class].take_hot();
+        let mut taken = pool.shelves()[class].take_hot();
         // Not in a forked child: a thread that does not exist there may be in the middle of a push.
-        let taken = taken.or_else(|| {
-            if pool.is_ours() {
-                pool.take_own(class)
-            } else {
-                None
-            }
-        });
-        self.hand_out(taken.map_or_else(|| self.take_slow(class, layout.size()), Ok)?)
+        if taken.is_none() && pool.is_ours() {
+            taken = pool.take_own(class);
+        }
+        let chunk = match taken {
+            Some(chunk) => chunk,
+            None => self.take_slow(class, layout.size())?,
+        };
+        self.hand_out(chunk)
     }
 
     /// Like [`alloc`](Self::alloc), but blocks for up to `timeout` until there is memory. The
@@ -455,12 +459,13 @@ impl Backend {
             return Err(AllocError::Forked);
         }
         let pool = self.pool();
-        pool.reserve(class, count).or_else(|error| {
-            match self.collect() && error.is_exhausted() {
-                true => pool.reserve(class, count),
-                false => Err(error),
+        if let Err(error) = pool.reserve(class, count) {
+            let has_collected = self.collect();
+            if !has_collected || !error.is_exhausted() {
+                return Err(error.into());
             }
-        })?;
+            pool.reserve(class, count)?;
+        }
         Ok(Reservation::new(pool, class, count))
     }
 
@@ -475,9 +480,10 @@ impl Backend {
             return 0;
         }
         self.collect();
-        match bytes {
-            0 => self.pool().trim(),
-            bytes => self.pool().trim_to(bytes),
+        if bytes == 0 {
+            self.pool().trim()
+        } else {
+            self.pool().trim_to(bytes)
         }
     }
 
@@ -536,16 +542,18 @@ impl Backend {
                 return Ok(chunk);
             }
         }
-        pool.take_now(class, len).or_else(|error| {
-            if may_pass(&error) && self.has_come_back(has_collected, &error) {
-                return pool.take_slow(class, len);
-            }
-            // Only now: a length that a collection serves needs no region.
-            if pool.is_out_of_room(&error) {
-                pool.note_refused(class, len);
-            }
-            Err(error)
-        })
+        let error = match pool.take_now(class, len) {
+            Ok(chunk) => return Ok(chunk),
+            Err(error) => error,
+        };
+        if may_pass(&error) && self.has_come_back(has_collected, &error) {
+            return pool.take_slow(class, len);
+        }
+        // Only now: a length that a collection serves needs no region.
+        if pool.is_out_of_room(&error) {
+            pool.note_refused(class, len);
+        }
+        Err(error)
     }
 
     #[cold]
@@ -556,9 +564,10 @@ impl Backend {
     }
 
     fn collect(&self) -> bool {
-        self.collector
-            .as_ref()
-            .is_some_and(|collector| collector.collect())
+        match &self.collector {
+            Some(collector) => collector.collect(),
+            None => false,
+        }
     }
 }
 

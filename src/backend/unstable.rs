@@ -28,22 +28,22 @@ impl Backend {
 
     /// Returns the length of a chunk that is sure to fit now, unless idle chunks are in the way.
     pub fn largest_that_fits(&self) -> usize {
-        match self.is_forked() {
-            true => 0,
-            false => self.pool().largest_that_fits(),
+        if self.is_forked() {
+            return 0;
         }
+        self.pool().largest_that_fits()
     }
 
     /// Returns the size classes, by number.
     pub fn classes(&self) -> Vec<SizeClass> {
-        let shapes = self.pool().limits.shapes();
-        shapes
-            .iter()
-            .map(|shape| SizeClass {
+        let mut classes = Vec::new();
+        for shape in self.pool().limits.shapes() {
+            classes.push(SizeClass {
                 size: shape.size(),
                 align: shape.align,
-            })
-            .collect()
+            });
+        }
+        classes
     }
 
     /// Returns the number of the size class for a layout.
@@ -58,10 +58,10 @@ impl Backend {
 
     /// Returns how many chunks of a size class are reserved; 0 if there is no such class.
     pub fn reserved(&self, class: usize) -> usize {
-        match class < self.pool().shelves().len() {
-            true => self.pool().reserved(class),
-            false => 0,
+        if class >= self.pool().shelves().len() {
+            return 0;
         }
+        self.pool().reserved(class)
     }
 
     /// Returns segment and offset of each chunk of a size class, including those in use.
