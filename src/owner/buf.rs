@@ -434,7 +434,9 @@ impl Iterator for Copies {
 
 impl Drop for Copies {
     fn drop(&mut self) {
-        self.for_each(drop);
+        for copy in self {
+            drop(copy);
+        }
     }
 }
 

@@ -407,10 +407,13 @@ impl Chunk {
         let record = self.record.load(Ordering::Relaxed);
         if generation % 2 == 1 {
             generation = published_after(generation);
-            let payload = self.memory().payload();
+            let index = match self.memory().payload().index() {
+                Some(index) => u64::from(index),
+                None => u64::MAX,
+            };
             let place = Place {
                 segment: self.serial(),
-                index: payload.index().map_or(u64::MAX, u64::from),
+                index,
                 offset: self.offset() as u64,
                 len: len as u64,
             };
@@ -435,8 +438,10 @@ impl Chunk {
     }
 
     pub(crate) fn claimed(&self) -> Option<(u32, u64)> {
-        self.has_record()
-            .then(|| (self.record.load(Ordering::Relaxed), self.generation()))
+        if !self.has_record() {
+            return None;
+        }
+        Some((self.record.load(Ordering::Relaxed), self.generation()))
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -456,9 +461,10 @@ impl Chunk {
             return true;
         }
         let mut generation = self.generation.load(Ordering::Relaxed);
-        let is_free = self
-            .record()
-            .map_or(true, |record| record.recycle(&mut generation));
+        let is_free = match self.record() {
+            Some(record) => record.recycle(&mut generation),
+            None => true,
+        };
         self.generation.store(generation, Ordering::Relaxed);
         if is_free {
             self.shared.store(false, Ordering::Relaxed);
@@ -468,12 +474,21 @@ impl Chunk {
     }
 
     pub(crate) fn is_leased(&self) -> bool {
-        self.is_shared() && self.record().is_some_and(Record::is_leased)
+        if !self.is_shared() {
+            return false;
+        }
+        match self.record() {
+            Some(record) => record.is_leased(),
+            None => false,
+        }
     }
 
     /// Returns `true` if a peer has a grant of it that it has not taken up.
     pub(crate) fn is_granted(&self) -> bool {
-        self.record().is_some_and(Record::is_granted)
+        match self.record() {
+            Some(record) => record.is_granted(),
+            None => false,
+        }
     }
 
     /// Keeps the bytes from ever being reused. Relaxed: the caller then drops its handle (Release),
@@ -559,7 +574,10 @@ impl Registry {
         memory: Carved,
         is_one_off: bool,
     ) -> ClosedChunk {
-        let home = self.homes.pop().unwrap_or_else(|| self.build());
+        let home = match self.homes.pop() {
+            Some(home) => home,
+            None => self.build(),
+        };
         let chunk = Chunk::new(pool, class, memory, is_one_off);
         chunk.set_registered(self.listed.len());
         let place: NonNull<Chunk> = home.cast();
@@ -589,8 +607,9 @@ impl Registry {
         let block = Block::new(next_block(chunks));
         // Room for all homes: to release a chunk must not need memory (D23).
         self.homes.reserve(chunks + block.len());
-        self.homes
-            .extend((1..block.len()).rev().map(|at| block.home(at)));
+        for at in (1..block.len()).rev() {
+            self.homes.push(block.home(at));
+        }
         let first = block.home(0);
         self.blocks.push(block);
         first
@@ -620,7 +639,8 @@ impl Registry {
         places: Range<usize>,
         mut least: impl FnMut(&Chunk) -> Option<usize>,
     ) {
-        for chunk in self.listed[places].iter().map(Registered::chunk) {
+        for registered in &self.listed[places] {
+            let chunk = registered.chunk();
             let Some(least) = least(chunk) else {
                 continue;
             };

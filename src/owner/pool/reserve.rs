@@ -21,13 +21,12 @@ impl Pool {
             return Err(AllocError::ReserveTooMany { count: wanted, max }.into());
         }
         let mut result = self.make_reserved(class, reserved, wanted);
-        if result
-            .as_ref()
-            .is_err_and(|error| self.is_out_of_room(error))
-        {
-            // It may fit without idle chunks, in joined arenas.
-            self.trim();
-            result = self.make_reserved(class, reserved, wanted);
+        if let Err(error) = &result {
+            if self.is_out_of_room(error) {
+                // It may fit without idle chunks, in joined arenas.
+                self.trim();
+                result = self.make_reserved(class, reserved, wanted);
+            }
         }
         // A request that looked meanwhile has missed the chunks in this thread's hand.
         self.memory_doorbell().notify();
@@ -152,8 +151,10 @@ impl fmt::Debug for Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         // In a forked child the pool is the parent's, and its locks may be held.
-        if let Some(pool) = self.pool.upgrade().filter(|pool| pool.is_ours()) {
-            pool.end_reservation(self.class, self.count);
+        if let Some(pool) = self.pool.upgrade() {
+            if pool.is_ours() {
+                pool.end_reservation(self.class, self.count);
+            }
         }
     }
 }

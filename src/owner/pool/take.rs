@@ -92,11 +92,10 @@ impl Pool {
         len: usize,
     ) -> Result<ClosedChunk, Refusal> {
         let taken = self.take_now(class, len);
-        if taken
-            .as_ref()
-            .is_err_and(|error| self.is_out_of_room(error))
-        {
-            self.note_refused(class, len);
+        if let Err(error) = &taken {
+            if self.is_out_of_room(error) {
+                self.note_refused(class, len);
+            }
         }
         taken
     }
@@ -140,7 +139,10 @@ impl Pool {
     }
 
     pub(crate) fn take_ready(&self, class: usize) -> Option<ClosedChunk> {
-        self.take_own(class).or_else(|| self.take_larger(class))
+        if let Some(chunk) = self.take_own(class) {
+            return Some(chunk);
+        }
+        self.take_larger(class)
     }
 
     pub(crate) fn has_ready(&self, class: usize) -> bool {
@@ -152,8 +154,10 @@ impl Pool {
         if self.listed(class) == 0 {
             return None;
         }
-        self.take_idle(class)
-            .or_else(|| self.shelves[class].take_hot())
+        if let Some(chunk) = self.take_idle(class) {
+            return Some(chunk);
+        }
+        self.shelves[class].take_hot()
     }
 
     /// Takes an idle chunk of one of the next larger classes, if one wastes little.
@@ -209,11 +213,15 @@ impl Pool {
     }
 
     fn take_idle(&self, class: usize) -> Option<ClosedChunk> {
-        let open = |(chunk, left)| Some((Self::reopen(chunk)?, left));
-        let (chunk, left) =
-            std::iter::from_fn(|| self.shelves[class].take_idle()).find_map(open)?;
-        self.note_low_water(class, left);
-        Some(chunk)
+        let shelf = &self.shelves[class];
+        loop {
+            let (chunk, left) = shelf.take_idle()?;
+            // A peer may have leased it since it was released.
+            if let Some(chunk) = Self::reopen(chunk) {
+                self.note_low_water(class, left);
+                return Some(chunk);
+            }
+        }
     }
 
     /// Takes a leased chunk of the class whose leases have ended.
