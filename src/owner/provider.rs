@@ -788,14 +788,15 @@ impl ProviderBuilder {
 
     fn check_directory(&self) -> Result<(), BuildError> {
         let directory = self.names.directory();
-        let failed = |error| OsError::new("stat", directory, error);
         let unfit = |reason| {
             Err(BuildError::Directory {
                 directory: directory.to_owned(),
                 reason,
             })
         };
-        if !std::fs::metadata(directory).map_err(failed)?.is_dir() {
+        let metadata =
+            std::fs::metadata(directory).map_err(|error| OsError::new("stat", directory, error))?;
+        if !metadata.is_dir() {
             return unfit("is not a directory");
         }
         if is_on_hugetlbfs(directory) {
@@ -822,18 +823,14 @@ impl ProviderBuilder {
             getrandom::u64()
                 .map_err(|error| OsError::new("getrandom", "the provider's id", error.into()))
         };
+        let quota = self.quota.unwrap_or(0) as u64;
         let mut id = ProviderId(0);
         for _ in 0..SWEPT_TRIES {
             id = ProviderId(random()?);
-            let quota = self.quota.unwrap_or(0) as u64;
-            if let Some(control) = OwnerControl::create(
-                &self.names,
-                id,
-                self.max_shared,
-                self.mode,
-                quota,
-                random()?,
-            )? {
+            let seed = random()?;
+            let created =
+                OwnerControl::create(&self.names, id, self.max_shared, self.mode, quota, seed)?;
+            if let Some(control) = created {
                 return Ok(control);
             }
         }

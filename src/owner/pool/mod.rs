@@ -325,7 +325,8 @@ impl Pool {
             if *is_closed || !matches!(claimed, Err(ShareError::TooManyShared { .. })) {
                 return claimed;
             }
-            if std::mem::take(&mut may_collect) {
+            if may_collect {
+                may_collect = false;
                 self.reclaim();
                 self.return_leased(&mut self.lock_making());
             } else if !self.evict_for_a_record() {
