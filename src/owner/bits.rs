@@ -111,7 +111,11 @@ impl Bits {
             let start = self.next_set(rest.clone());
             let end = self.next_clear(start..rest.end);
             rest.start = end;
-            (start < end).then_some(start..end)
+            if start < end {
+                Some(start..end)
+            } else {
+                None
+            }
         })
     }
 
@@ -124,7 +128,11 @@ impl Bits {
             let start = self.next_clear(rest.clone());
             let end = self.next_set(start..rest.end);
             rest.start = end;
-            (start < end).then_some(start..end)
+            if start < end {
+                Some(start..end)
+            } else {
+                None
+            }
         })
     }
 

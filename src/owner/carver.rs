@@ -217,8 +217,11 @@ impl Carver {
             let gap_end = self.carved.next_set(at + pages..self.pages);
             let gap_end = self.absorbed.next_set(at + pages..gap_end);
             let wanted = closed.end.min(gap_end) - at;
-            let is_resized = self.resize(at, pages, wanted);
-            self.absorb(at, if is_resized { wanted } else { pages });
+            if self.resize(at, pages, wanted) {
+                self.absorb(at, wanted);
+            } else {
+                self.absorb(at, pages);
+            }
         };
         if let Some(rest) = before_closed {
             self.deallocate(rest.start, rest.len());
@@ -231,10 +234,17 @@ impl Carver {
         // SAFETY: the layout's size is not zero: `shadow_of` gives at least 24 bytes.
         let piece = unsafe { self.talc.try_allocate(layout) }?;
         let at = (piece.as_ptr() as usize).wrapping_sub(self.shadow.unit(0) as usize) / CHUNK_UNIT;
-        let is_inside = at.checked_add(pages).is_some_and(|end| end <= self.pages);
+        let is_inside = match at.checked_add(pages) {
+            Some(end) => end <= self.pages,
+            None => false,
+        };
         // If talc used memory outside its claim, leak it.
         debug_assert!(is_inside, "talc carved outside the range");
-        is_inside.then_some(at)
+        if is_inside {
+            Some(at)
+        } else {
+            None
+        }
     }
 
     fn resize(&mut self, at: usize, pages: usize, new: usize) -> bool {

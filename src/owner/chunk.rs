@@ -333,10 +333,12 @@ impl Chunk {
         self.rest.uses.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn was_used_since_asked(&self) -> bool {
-        let was_used = self.taker.load(Ordering::Relaxed) != fork::NO_THREAD;
+    /// Clears the token of the thread that took it last. Returns `true` if it was taken since the
+    /// previous call.
+    pub(crate) fn clear_taker(&self) -> bool {
+        let was_taken = self.taker.load(Ordering::Relaxed) != fork::NO_THREAD;
         self.taker.store(fork::NO_THREAD, Ordering::Relaxed);
-        was_used
+        was_taken
     }
 
     fn registered(&self) -> usize {

@@ -404,11 +404,11 @@ impl Limits {
                 max: self.max_alloc,
             });
         }
-        Ok(if align <= MIN_SIZE {
-            class_of(len)
+        if align <= MIN_SIZE {
+            Ok(class_of(len))
         } else {
-            self.page_aligned(len)
-        })
+            Ok(self.page_aligned(len))
+        }
     }
 
     fn page_aligned(&self, len: usize) -> usize {

@@ -674,7 +674,7 @@ impl ProviderBuilder {
 
     /// Sets how many messages can be shared by [descriptor](crate::Descriptor) at a time, from 1 to
     /// 1,048,576; default 4096. Messages of channels do not count. Each takes 128 bytes of /dev/shm from
-    /// the start, and 16 bytes of heap from the first shared message on. A chunk that was shared counts
+    /// the start, and up to 32 bytes of heap once so many are shared. A chunk that was shared counts
     /// until it is destroyed.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
@@ -805,7 +805,8 @@ impl ProviderBuilder {
                 reason,
             })
         };
-        if !std::fs::metadata(directory).map_err(failed)?.is_dir() {
+        let metadata = std::fs::metadata(directory).map_err(failed)?;
+        if !metadata.is_dir() {
             return unfit("is not a directory");
         }
         if is_on_hugetlbfs(directory) {
@@ -832,18 +833,14 @@ impl ProviderBuilder {
             getrandom::u64()
                 .map_err(|error| OsError::new("getrandom", "the provider's id", error.into()))
         };
+        let quota = self.quota.unwrap_or(0) as u64;
         let mut id = ProviderId(0);
         for _ in 0..SWEPT_TRIES {
             id = ProviderId(random()?);
-            let quota = self.quota.unwrap_or(0) as u64;
-            if let Some(control) = OwnerControl::create(
-                &self.names,
-                id,
-                self.max_shared,
-                self.mode,
-                quota,
-                random()?,
-            )? {
+            let seed = random()?;
+            let created =
+                OwnerControl::create(&self.names, id, self.max_shared, self.mode, quota, seed)?;
+            if let Some(control) = created {
                 return Ok(control);
             }
         }

@@ -495,24 +495,24 @@ impl Arenas {
         } else {
             LEAST_RUNS
         };
-        let least = match self.first {
-            _ if !state.arenas.is_empty() => {
-                state.spanned().max(self.max / LEAST_SHARE).max(runs * len)
+        let least = if state.arenas.is_empty() {
+            match self.first {
+                First::OneMessage => return Some(len),
+                First::Given(bytes) => bytes.max(len),
+                First::Usual(bytes) => bytes.max(runs * len),
             }
-            First::OneMessage => return Some(len),
-            First::Given(bytes) => bytes.max(len),
-            First::Usual(bytes) => bytes.max(runs * len),
+        } else {
+            state.spanned().max(self.max / LEAST_SHARE).max(runs * len)
         };
         // Long enough that the segments allowed after this one can reach the cap.
         let others = (MAX_SEGMENTS - state.arenas.len() - 1).saturating_mul(self.longest);
         let wanted = least.max(rest.saturating_sub(others)).div_ceil(len) * len;
         let next = wanted.min(rest).min(self.longest / len * len);
         let is_last = state.is_merged || rest - next < (next / 2).max(len);
-        Some(if is_last {
-            rest.min(self.longest)
-        } else {
-            next
-        })
+        if is_last {
+            return Some(rest.min(self.longest));
+        }
+        Some(next)
     }
 
     pub(crate) fn has_gap(&self, len: usize) -> bool {

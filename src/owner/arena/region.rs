@@ -87,38 +87,38 @@ impl Region {
 }
 
 impl Arenas {
-    pub(crate) fn is_region_due(&self, class: usize) -> bool {
+    /// Notes that a class was refused. Returns `true` if the caller is to choose a region for it
+    /// now.
+    pub(crate) fn note_refused(&self, class: usize) -> bool {
         let mut state = self.state.lock();
         let now = Instant::now();
-        match &mut state.region {
-            Some(region) => {
-                let mut timeout = LAPSE;
-                if region.class == class {
-                    region.asked = now;
-                    timeout = LAPSE * region.timeout;
-                }
-                let is_due = now.duration_since(region.chosen) > timeout;
+        if let Some(region) = &mut state.region {
+            let mut timeout = LAPSE;
+            if region.class == class {
+                region.asked = now;
+                timeout = LAPSE * region.timeout;
+            }
+            let is_due = now.duration_since(region.chosen) > timeout;
+            if is_due {
+                // When to choose again, if this search fails.
+                region.chosen = now;
+            }
+            return is_due;
+        }
+        // Not after a single refusal: usually a chunk is dropped soon. The class that was refused
+        // first has priority.
+        match state.refused {
+            Some((refused, at)) if now.saturating_duration_since(at) <= LAPSE => {
+                let is_due = refused == class && now >= at;
                 if is_due {
-                    // When to choose again, if this search fails.
-                    region.chosen = now;
+                    state.refused = Some((class, now + LAPSE));
                 }
                 is_due
             }
-            // Not after a single refusal: usually a chunk is dropped soon. The class that was
-            // refused first has priority.
-            None => match state.refused {
-                Some((refused, at)) if now.saturating_duration_since(at) <= LAPSE => {
-                    let is_due = refused == class && now >= at;
-                    if is_due {
-                        state.refused = Some((class, now + LAPSE));
-                    }
-                    is_due
-                }
-                _ => {
-                    state.refused = Some((class, now));
-                    false
-                }
-            },
+            _ => {
+                state.refused = Some((class, now));
+                false
+            }
         }
     }
 
@@ -210,8 +210,9 @@ impl Arenas {
         self.state.lock().is_merged = true;
     }
 
-    /// Ends a region of whole arenas that are empty by now: they may be removed.
-    pub(crate) fn is_surrendered(&self, class: usize) -> bool {
+    /// Ends the class's region if it is whole arenas that are empty by now: they may be removed.
+    /// Returns `true` if it was.
+    pub(crate) fn end_surrender(&self, class: usize) -> bool {
         let mut state = self.state.lock();
         let is_its_region = match &state.region {
             Some(region) => region.class == class && region.site.is_surrender,

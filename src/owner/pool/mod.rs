@@ -327,7 +327,8 @@ impl Pool {
             if *is_closed || !matches!(claimed, Err(ShareError::TooManyShared { .. })) {
                 return claimed;
             }
-            if std::mem::take(&mut may_collect) {
+            if may_collect {
+                may_collect = false;
                 self.reclaim();
                 self.return_leased(&mut self.lock_making());
             } else if !self.evict_for_a_record() {
@@ -757,7 +758,7 @@ impl Pool {
         };
         let mut classes = Vec::new();
         if classes.try_reserve_exact(self.classes.len()).is_ok() {
-            for (class, shelf) in self.classes.iter().zip(&*self.shelves) {
+            for (class, shelf) in self.classes.iter().zip(self.shelves.iter()) {
                 classes.push(ClassStats {
                     size: class.shape.size(),
                     align: class.shape.align,
@@ -829,7 +830,7 @@ impl Pool {
             return Counters::default();
         }
         let mut misses = 0;
-        for class in &self.classes {
+        for class in self.classes.iter() {
             misses += class.misses.load(Ordering::Relaxed);
         }
         Counters {

@@ -56,7 +56,7 @@ use crate::owner::chunk::ClosedChunk;
 use crate::owner::limits::{Grain, Need, Refusal, MIN_SIZE};
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
-use std::mem;
+
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -245,22 +245,27 @@ impl Pool {
     /// If the arenas can no longer grow, this is a one-off unless the class recurs: a chunk on a
     /// shelf would be in the way of others.
     fn wanted(&self, class: usize, len: usize) -> Wanted {
-        let need = self.demand(class, len);
-        let recurs_within = match (self.arenas.room(), need.grain) {
-            (Room::ToGrow, _) => None,
-            // There is room for it.
-            _ if self.limits.is_planned(class) => None,
-            (Room::Crowded, Grain::Page) => Some(RECURS_WITHIN_WHERE_CROWDED),
-            _ => Some(RECURS_WITHIN),
-        };
         let usual = self.usual(class);
-        match recurs_within {
-            Some(within) if self.made_since(class) >= within => Wanted {
-                need,
-                is_one_off: true,
-                ..usual
-            },
-            _ => usual,
+        let room = self.arenas.room();
+        if room == Room::ToGrow {
+            return usual;
+        }
+        // There is room for it.
+        if self.limits.is_planned(class) {
+            return usual;
+        }
+        let recurs_within = if room == Room::Crowded && usual.need.grain == Grain::Page {
+            RECURS_WITHIN_WHERE_CROWDED
+        } else {
+            RECURS_WITHIN
+        };
+        if self.made_since(class) < recurs_within {
+            return usual;
+        }
+        Wanted {
+            need: self.demand(class, len),
+            is_one_off: true,
+            ..usual
         }
     }
 
@@ -321,10 +326,10 @@ impl Pool {
             if let Some(chunk) = self.look_everywhere(wanted) {
                 return Ok(chunk);
             }
-            let has_awaited = mem::replace(&mut tried.has_awaited_futures, true);
-            if has_awaited || !self.waiting.await_abandoned_try() {
+            if tried.has_awaited_futures || !self.waiting.await_abandoned_try() {
                 return Err(self.failed(wanted, shortage));
             }
+            tried.has_awaited_futures = true;
             tried.rounds = 0;
         }
     }
@@ -433,7 +438,7 @@ impl Pool {
         if let Some(unfilled) = self.carve(wanted, tried) {
             return RoomMade::Found(Found::Memory(unfilled));
         }
-        if self.arenas.is_surrendered(class) {
+        if self.arenas.end_surrender(class) {
             return RoomMade::Surrender;
         }
         if self.steal(making, need) {
@@ -484,8 +489,11 @@ impl Pool {
         if !tried.may_try_again() {
             return false;
         }
-        if !mem::replace(&mut tried.has_reclaimed, true) && self.reclaim_any() {
-            return true;
+        if !tried.has_reclaimed {
+            tried.has_reclaimed = true;
+            if self.reclaim_any() {
+                return true;
+            }
         }
         // Other threads may have added or removed an arena since the search.
         if self.arenas.room() == Room::ToGrow || self.account.created() != tried.segments {
@@ -513,20 +521,28 @@ impl Pool {
         }
         if error.is_out_of_memory() {
             let may_be_shorter = wanted.need.grain == Grain::Line;
-            if may_be_shorter && !mem::replace(&mut tried.is_tight, true) {
+            if may_be_shorter && !tried.is_tight {
+                tried.is_tight = true;
                 return true;
             }
-            let has_punched = mem::replace(&mut tried.has_punched, true);
-            if self.relieve_system(wanted.need, has_punched, error) {
+            let was_punched = tried.has_punched;
+            tried.has_punched = true;
+            if self.relieve_system(wanted.need, was_punched, error) {
                 return true;
             }
-            if !mem::replace(&mut tried.has_swept, true) && self.source.sweep() > 0 {
-                return true;
+            if !tried.has_swept {
+                tried.has_swept = true;
+                if self.source.sweep() > 0 {
+                    return true;
+                }
             }
         }
         // Also if it is out of descriptors: a channel that is over has some.
-        if !mem::replace(&mut tried.has_reclaimed, true) && self.reclaim_any() {
-            return true;
+        if !tried.has_reclaimed {
+            tried.has_reclaimed = true;
+            if self.reclaim_any() {
+                return true;
+            }
         }
         self.arenas.are_whole()
             && error.is_out_of_memory()

@@ -278,7 +278,7 @@ impl Pool {
         // Whichever is dropped next serves it.
         let is_all_of_it = self.registry.lock().is_all_of(class);
         let is_full_of_it = is_all_of_it && !self.arenas.could_merge(need);
-        if is_full_of_it || !self.arenas.is_region_due(class) {
+        if is_full_of_it || !self.arenas.note_refused(class) {
             return;
         }
         let Some(mut survey) = self.arenas.survey(need, true) else {
@@ -732,7 +732,7 @@ impl Pool {
                 None
             };
             if let Some(hot) = hot {
-                if !hot.was_used_since_asked() {
+                if !hot.clear_taker() {
                     last.bytes += self.evict_or_put_back(making, hot.into());
                 } else if let Err(refused) = hot.give() {
                     Self::put_back(refused);

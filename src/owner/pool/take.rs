@@ -192,12 +192,15 @@ impl Pool {
     fn serving(&self, class: usize) -> RangeInclusive<usize> {
         let classes = self.limits.classes();
         let size = self.classes[class].shape.size();
-        let most_waste = match self.arenas.room() {
+        let most_waste = if self.limits.is_planned(class) {
             // A longer chunk would not leave enough for the others that there is room for.
-            _ if self.limits.is_planned(class) => 0,
-            Room::ToGrow => size / MOST_WASTE,
-            Room::Ample => size / MOST_WASTE_AT_THE_CAP,
-            Room::Crowded => 0,
+            0
+        } else {
+            match self.arenas.room() {
+                Room::ToGrow => size / MOST_WASTE,
+                Room::Ample => size / MOST_WASTE_AT_THE_CAP,
+                Room::Crowded => 0,
+            }
         };
         let largest = size + most_waste;
         // The classes of small page-aligned messages are after all others, a page apart.

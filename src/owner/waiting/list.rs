@@ -228,15 +228,15 @@ impl List {
         self.waiting.contains_key(place)
     }
 
-    /// Returns `true` once after the last request was removed.
-    pub(super) fn ends(&mut self) -> bool {
-        let ends = self.is_used && self.is_empty();
-        if ends {
-            self.is_used = false;
-            self.round.has_begun = false;
-            self.round.rest_until = None;
+    /// Ends the rounds after the last request was removed. Returns `true` once after that.
+    pub(super) fn end_if_empty(&mut self) -> bool {
+        if !self.is_used || !self.is_empty() {
+            return false;
         }
-        ends
+        self.is_used = false;
+        self.round.has_begun = false;
+        self.round.rest_until = None;
+        true
     }
 
     /// Called after a request has joined, with the shortest length before. Returns `true` if the

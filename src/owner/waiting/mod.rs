@@ -366,7 +366,7 @@ impl WaitingRoom {
     /// Called after a request was removed.
     fn note_removed(&self, list: &mut List, pool: &Pool) {
         self.notifier.set_shortest(list.shortest());
-        if list.ends() {
+        if list.end_if_empty() {
             stop(pool);
         }
     }
