@@ -399,7 +399,7 @@ impl Pool {
         // Relaxed: a drop that does not see it yet leaves its memory to the next one, or to the
         // end of the pool.
         self.is_closed.store(true, Ordering::Relaxed);
-        for shelf in &self.shelves {
+        for shelf in self.shelves.iter() {
             shelf.close(Self::destroy);
         }
         self.no_shelf.close(Self::destroy);
