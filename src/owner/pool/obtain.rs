@@ -65,7 +65,7 @@ use std::sync::Arc;
 /// garbage in shared memory can make it look as if there were always more to reclaim.
 const TRIES: usize = 8;
 
-/// The same as [`RECURS_WITHIN`] for messages of whole pages, once less than half of the cap is free.
+/// The same as [`RECURS_WITHIN`] for messages of a page or more, once less than half of the cap is free.
 /// With 3, three lengths in turn are warm; with 4, more messages of random sizes are refused (`cargo
 /// bench --bench at_the_cap`).
 pub(super) const RECURS_WITHIN_WHERE_CROWDED: u64 = 3;
@@ -254,7 +254,7 @@ impl Pool {
         if self.limits.is_planned(class) {
             return usual;
         }
-        let recurs_within = if room == Room::Crowded && usual.need.grain == Grain::Page {
+        let recurs_within = if room == Room::Crowded && usual.need.size >= self.limits.page {
             RECURS_WITHIN_WHERE_CROWDED
         } else {
             RECURS_WITHIN
@@ -377,7 +377,8 @@ impl Pool {
             };
             let memory = self.make_present(unfilled, wanted)?;
             // Only now: a request that cannot be served evicts nothing.
-            if wanted.need.grain == Grain::Page && self.arenas.room() == Room::Crowded {
+            let is_long = wanted.need.size >= self.limits.page;
+            if is_long && self.arenas.room() == Room::Crowded {
                 self.relieve_crowding(&mut self.lock_making());
             }
             return Ok(self.register(wanted, memory));
