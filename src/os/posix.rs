@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) const EINTR_RETRIES: usize = 64;
 
@@ -32,6 +33,13 @@ pub(crate) fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Tells `systemd-tmpfiles` not to remove the file by its age while it is open: messages change no
+/// time stamp. Without that lock, all else works.
+pub(crate) fn keep_from_cleaners(file: &File) {
+    // SAFETY: takes only numbers, and `file` keeps the descriptor open.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };
+}
+
 /// The user that stands for all those without an id in a user namespace (`user_namespaces(7)`), if
 /// /proc does not tell.
 const OVERFLOW_UID: u32 = 65_534;
@@ -52,8 +60,18 @@ pub(crate) fn is_identity(uid: u32, file: &File) -> bool {
 }
 
 fn overflow_uid() -> u32 {
+    // 0 until it is known. Not a `OnceLock`: a forked child would wait forever for a thread of its
+    // parent that was reading the file.
+    static KNOWN: AtomicU32 = AtomicU32::new(0);
+    // Relaxed: the number is all that there is to see.
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
     let text = fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
-    text.trim().parse().unwrap_or(OVERFLOW_UID)
+    let uid = text.trim().parse().unwrap_or(OVERFLOW_UID);
+    KNOWN.store(uid, Ordering::Relaxed);
+    uid
 }
 
 /// Returns `true` if each user has an id in this process's user namespace.

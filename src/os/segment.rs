@@ -9,8 +9,8 @@ use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{inode, Link, Name};
 use crate::os::posix::{
-    free_bytes, is_identity, next_filled, page_size, punch, reserve, reserve_all, set_len,
-    LOCK_MEMORY,
+    free_bytes, is_identity, keep_from_cleaners, next_filled, page_size, punch, reserve,
+    reserve_all, set_len, LOCK_MEMORY,
 };
 use std::fs::{File, Metadata, Permissions};
 use std::io;
@@ -54,6 +54,7 @@ impl Segment {
     ) -> Result<Self, OsError> {
         let file = create_new(&name).map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name, &file);
+        keep_from_cleaners(&file);
         set_mode(&file, mode).map_err(|error| link.name().error("fchmod", len, error))?;
         Self::sparse(Arc::new(file), link, len, memory)
     }
@@ -75,6 +76,7 @@ impl Segment {
         if !is_ours || !is_linked(locks.file()).map_err(failed("fstat"))? {
             return Ok(Locked::Swept(link));
         }
+        keep_from_cleaners(locks.file());
         set_mode(locks.file(), mode).map_err(failed("fchmod"))?;
         let to_map = name.open(libc::O_RDWR, 0).map_err(failed("open"))?;
         reserve_all(&to_map, len).map_err(failed("posix_fallocate"))?;

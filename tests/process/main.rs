@@ -34,6 +34,7 @@ mod awaiting;
 mod borrowed;
 mod channel;
 mod channel_pairs;
+mod cleaners;
 mod forks;
 mod full_shm;
 mod garbage;

@@ -266,6 +266,12 @@ pub(crate) fn leave_user_namespace() -> io::Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWUSER) })
 }
 
+/// Takes an exclusive `flock` on a file. Returns `false` if another process has one.
+pub(crate) fn lock_whole(file: &std::fs::File) -> bool {
+    // SAFETY: takes only numbers, and `file` keeps the descriptor open.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
 /// Takes a write lease on a file, which delays or refuses every other open.
 pub(crate) fn lease(file: &std::fs::File) -> io::Result<()> {
     // SAFETY: takes only numbers, and `file` keeps the descriptor open.

@@ -176,6 +176,10 @@ impl Call {
             libc::SYS_membarrier => {
                 call("membarrier", "", &[libc::ENOSYS, libc::EPERM, libc::EINVAL])
             }
+            // Nothing depends on it.
+            libc::SYS_flock => call("flock", "", &[libc::EINTR, libc::ENOLCK, libc::EWOULDBLOCK]),
+            // To word an error that has already occurred.
+            libc::SYS_faccessat | libc::SYS_faccessat2 => call("faccessat", "", &[]),
             libc::SYS_fchmod => call("fchmod", "", &[libc::EPERM, libc::EINTR, libc::EROFS]),
             libc::SYS_pread64 => call("pread", "", &[libc::EINTR, libc::ENOMEM, libc::EIO]),
             libc::SYS_pwrite64 => call(
@@ -233,6 +237,10 @@ fn opening(path: &str, flags: i32) -> (&'static str, &'static [i32]) {
     }
     if path.starts_with("/sys/") {
         return ("huge pages", &[EACCES, EMFILE, ENFILE, ENOENT, ENOMEM]);
+    }
+    // If it cannot be read, it has the usual value.
+    if path == "/proc/sys/kernel/overflowuid" {
+        return ("overflow uid", &[EACCES, ENOENT, EMFILE]);
     }
     assert!(path.starts_with("/dev/shm/"), "{path} is opened");
     (opened, &[EACCES, EMFILE, ENFILE, ENOMEM, EINTR, ENOENT])
