@@ -1613,6 +1613,24 @@ enum shm_pool_status shm_pool_watcher_fd(struct shm_pool_watcher *watcher,
 enum shm_pool_status shm_pool_watcher_interrupter(const struct shm_pool_watcher *watcher,
                                                   struct shm_pool_interrupter **interrupter);
 
+// Sets a function that each thread of the library calls when it starts, on that thread: to set the
+// thread's scheduling policy, priority, CPUs or name. Without it, a thread inherits them from the
+// thread that happens to start it. Call this once, before the first channel and the first wait.
+//
+// The library's threads block all signals but those that an instruction causes. `name` is one of
+// `shm-pool-keeper`, `shm-pool-await`, `shm-pool-names` and `shm-pool-sweep`.
+//
+// `hook`: called with the thread's name, which is valid during the call, and `context`. It may be
+// called by several threads at the same time, until the process ends. It must return, and in C++ let
+// no exception out.
+// `context`: passed on. NULL is allowed.
+//
+// Errors: `INVALID_ARGUMENT`; `OTHER` if a hook is set already, or a thread has started.
+//
+// Any thread.
+enum shm_pool_status shm_pool_on_thread_start(void (*hook)(const char *name, void *context),
+                                              void *context);
+
 // Ends all providers, reservations, clients, senders, publishers and receivers of this process, the
 // newest first, as their `_destroy` functions do: what was sent and not received yet still arrives. Then
 // removes from /dev/shm what providers of other processes that have ended have left, if this process

@@ -464,6 +464,11 @@ public:
     interrupter make_interrupter() const { return {shm_pool_watcher_interrupter, get()}; }
 };
 
+// Has each thread of the library call `hook` when it starts, for its scheduling. It must let no exception out.
+inline void on_thread_start(void (*hook)(const char *name, void *context), void *context = nullptr) {
+    detail::check(shm_pool_on_thread_start(hook, context));
+}
+
 // Ends all objects that exist. Destructors that run later have no other effect.
 inline void finalize() noexcept { shm_pool_finalize(); }
 

@@ -24,4 +24,6 @@ pub mod receiver;
 
 pub mod watcher;
 
+pub mod threads;
+
 pub mod finalize;

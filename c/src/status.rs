@@ -1,6 +1,7 @@
 //! Results: a code for each condition that a caller can act on, and a message for the rest.
 
 use shm_pool::channel::{ChannelError, RecvError, SendError, SendErrorKind};
+use shm_pool::threads::HookError;
 use shm_pool::{
     Advice, AllocError, AttachError, BuildError, CapacityError, DescriptorError, DisconnectError,
     OsError, ShareError,
@@ -472,6 +473,12 @@ impl From<BuildError> for Failure {
             _ => Status::Other,
         };
         Self::of(status, &error)
+    }
+}
+
+impl From<HookError> for Failure {
+    fn from(error: HookError) -> Self {
+        Self::of(Status::Other, &error)
     }
 }
 

@@ -40,6 +40,14 @@ fn plugin_host_with_threads() {
 }
 
 #[test]
+fn threads_with_a_hook() {
+    let program = Compiler::c().compile("threads", &["tests/threads.c"]);
+    let mut program = run(program);
+    program.arg(format!("threads-{}", std::process::id()));
+    passes(program);
+}
+
+#[test]
 fn daemon_with_signalfd() {
     let daemon = Compiler::c().compile("daemon", &["tests/daemon.c"]);
     let mut program = run(daemon);
