@@ -23,7 +23,8 @@ pub struct Process {
     pub id: u32,
     /// Its command line, shortened, or its name in brackets.
     pub command: String,
-    /// Whether it is stopped, by a signal or a debugger.
+    /// Whether it is stopped: by a signal, by a debugger, or because its cgroup is frozen, as by
+    /// `docker pause`.
     pub is_stopped: bool,
 }
 
@@ -201,8 +202,42 @@ fn process(id: u32, directory: &Path) -> Process {
     Process {
         id,
         command,
-        is_stopped,
+        is_stopped: is_stopped || is_frozen(&text("cgroup")),
     }
+}
+
+/// Returns `true` if one of these cgroups, the lines of /proc/PID/cgroup, is frozen. One that this
+/// process does not see counts as not frozen.
+fn is_frozen(cgroups: &str) -> bool {
+    for line in cgroups.lines() {
+        // The number of the hierarchy, its controllers, and the path in it.
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let path = path.trim_start_matches('/');
+        let is_unified = controllers.is_empty();
+        if is_unified {
+            // Beside hierarchies of version 1, systemd mounts it below.
+            for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+                let events = Path::new(root).join(path).join("cgroup.events");
+                let events = fs::read_to_string(events).unwrap_or_default();
+                if events.lines().any(|event| event == "frozen 1") {
+                    return true;
+                }
+            }
+        } else if controllers.split(',').any(|name| name == "freezer") {
+            let state = Path::new("/sys/fs/cgroup/freezer")
+                .join(path)
+                .join("freezer.state");
+            let state = fs::read_to_string(state).unwrap_or_default();
+            if state.starts_with("FR") {
+                // FREEZING or FROZEN.
+                return true;
+            }
+        }
+    }
+    false
 }
 
 #[cfg(all(test, not(loom)))]

@@ -5,10 +5,95 @@ use crate::command::{run, shm_pool, Names};
 use serde_json::{json, Value};
 use shm_pool::channel::{Publisher, Sender};
 use shm_pool::Provider;
-use std::io;
+use std::path::PathBuf;
 use std::process::Stdio;
+use std::{fs, io, thread};
 
 const MIB: u64 = 1 << 20;
+
+/// The subscriber's container is paused.
+#[test]
+fn frozen_subscriber() {
+    let names = Names::new("frozen");
+    let (owner, _) = Child::owner(&names.prefix, 1 << 20);
+    let message = owner.ask::<Published>(&Ask::Publish(1000)).unwrap();
+    let subscriber = Child::subscriber(&names.prefix, &[message]);
+    owner.ask::<()>(&Ask::Forget);
+    for version in [1, 2] {
+        let frozen = match Frozen::new(version, subscriber.id()) {
+            Ok(frozen) => frozen,
+            Err(error) => {
+                println!("SKIPPED: no freezer of version {version}: {error}");
+                continue;
+            }
+        };
+        let line = names.run(&["who", "--for", "0s"]).line("STOPPED");
+        assert!(line.starts_with(&subscriber.id().to_string()), "{line}");
+        drop(frozen);
+        let who = names.run(&["who", "--for", "0s", "--json"]).json();
+        for holder in who["holders"].as_array().unwrap() {
+            assert_eq!(holder["process"]["is_stopped"], false, "{who}");
+        }
+    }
+    subscriber.kill();
+    owner.shut_down();
+}
+
+/// A cgroup with one process, which is frozen.
+struct Frozen {
+    cgroup: PathBuf,
+    thaw: (&'static str, &'static str),
+    process: String,
+}
+
+impl Frozen {
+    fn new(version: u32, process: u32) -> io::Result<Self> {
+        let v2 = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
+            .map(PathBuf::from)
+            .into_iter()
+            .find(|root| root.join("cgroup.controllers").exists());
+        let (root, freeze, thaw) = match version {
+            1 => (
+                PathBuf::from("/sys/fs/cgroup/freezer"),
+                ("freezer.state", "FROZEN"),
+                ("freezer.state", "THAWED"),
+            ),
+            _ => (
+                v2.ok_or(io::ErrorKind::NotFound)?,
+                ("cgroup.freeze", "1"),
+                ("cgroup.freeze", "0"),
+            ),
+        };
+        let cgroup = root.join(format!("shm-pool-frozen-{process}"));
+        fs::create_dir(&cgroup)?;
+        let this = Self {
+            cgroup,
+            thaw,
+            process: process.to_string(),
+        };
+        fs::write(this.cgroup.join("cgroup.procs"), &this.process)?;
+        fs::write(this.cgroup.join(freeze.0), freeze.1)?;
+        // In version 2, the kernel freezes the process a moment later.
+        let is_frozen = || {
+            let events = fs::read_to_string(this.cgroup.join("cgroup.events"));
+            version == 1 || events.is_ok_and(|events| events.contains("frozen 1"))
+        };
+        while !is_frozen() {
+            thread::yield_now();
+        }
+        Ok(this)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = fs::write(self.cgroup.join(self.thaw.0), self.thaw.1);
+        if let Some(root) = self.cgroup.parent() {
+            let _ = fs::write(root.join("cgroup.procs"), &self.process);
+        }
+        let _ = fs::remove_dir(&self.cgroup);
+    }
+}
 
 /// A stopped process cannot answer, but `who` still names it and its leases.
 #[test]
