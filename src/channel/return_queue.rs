@@ -5,6 +5,7 @@ use super::layout::Shared;
 use super::message::SentBuffer;
 use super::object::{Object, Registration};
 use super::ring;
+use crate::os::advice::invisible;
 use crate::os::futex::barrier;
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
@@ -261,7 +262,7 @@ impl MappedSegments {
         match self.known.iter().position(|mapped| mapped.serial == serial) {
             Some(at) => self.known[..=at].rotate_right(1),
             None => {
-                let mapping = self.map(serial)?;
+                let mapping = self.map(serial, &is_sender_there)?;
                 self.unmap_destroyed(is_sender_there);
                 // Messages being read keep their segment mapped.
                 self.known.truncate(MAX_MAPPED - 1);
@@ -280,10 +281,12 @@ impl MappedSegments {
         segment_name(&self.names, self.provider, serial)
     }
 
-    fn map(&self, serial: u64) -> Result<Mapping, AttachError> {
-        let closed = AttachError::Closed(self.provider);
+    fn map(&self, serial: u64, is_sender_there: impl Fn() -> bool) -> Result<Mapping, AttachError> {
         let Some(foreign) = self.foreign(serial)? else {
-            return Err(closed);
+            if is_sender_there() {
+                return Err(invisible(&self.name(serial)).into());
+            }
+            return Err(AttachError::Closed(self.provider));
         };
         Ok(foreign.map(Access::Read)?)
     }

@@ -71,6 +71,16 @@ pub(crate) fn no_directory(directory: &Path) -> String {
     )
 }
 
+/// The error of an object that exists, as other processes say, but that this one does not find.
+pub(crate) fn invisible(name: &Name) -> OsError {
+    let missing = io::Error::from_raw_os_error(libc::ENOENT);
+    name.error("open", 0, missing).with_advice(format!(
+        "its provider is alive: another process has removed the name (rm; systemd's RemoveIPC at a \
+         logout), or this process sees another {} (chroot, mount namespace)",
+        name.directory().display()
+    ))
+}
+
 /// Returns `true` if the file system has no room for the object's memory.
 pub(crate) fn is_full(error: &OsError) -> bool {
     error.errno() == Some(libc::ENOSPC) && error.call() != "open"

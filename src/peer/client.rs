@@ -4,11 +4,12 @@
 
 #![forbid(unsafe_code)]
 
+use crate::os::advice::invisible;
 use crate::os::fork::ForkGuard;
 use crate::os::futex::barrier;
 use crate::os::locks;
 use crate::os::mapping::Access;
-use crate::os::name::Namespace;
+use crate::os::name::{Name, Namespace};
 use crate::os::segment::Foreign;
 use crate::peer::control::{Cached, Lease, PeerControl, ProviderEntry, Remote, Table};
 use crate::peer::error::AttachError;
@@ -194,6 +195,9 @@ impl Client {
             return Err(closed());
         }
         let Some(foreign) = self.open(remote, place.segment)? else {
+            if remote.control.check_owner().is_ok() {
+                return Err(invisible(&self.name(remote, place.segment)).into());
+            }
             return Err(closed());
         };
         let mapping = foreign.map(Access::Read)?;
@@ -203,10 +207,13 @@ impl Client {
         Ok(cached)
     }
 
+    fn name(&self, remote: &Remote, serial: u64) -> Name {
+        segment_name(&self.names, remote.control.id().provider, serial)
+    }
+
     /// Returns `None` if the segment does not exist.
     fn open(&self, remote: &Remote, serial: u64) -> Result<Option<Foreign>, AttachError> {
-        let name = segment_name(&self.names, remote.control.id().provider, serial);
-        match Foreign::open(name, Access::Read, self.names.uid()) {
+        match Foreign::open(self.name(remote, serial), Access::Read, self.names.uid()) {
             Ok(foreign) => Ok(Some(foreign)),
             Err(missing) if missing.is_missing() => Ok(None),
             Err(error) => Err(error.into()),

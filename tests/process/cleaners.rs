@@ -4,9 +4,9 @@ use crate::child::Child;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
-use shm_pool::channel::{Publisher, Subscriber};
-use shm_pool::Provider;
-use std::fs::File;
+use shm_pool::channel::{Publisher, RecvError, Subscriber};
+use shm_pool::{AttachError, Client, Provider};
+use std::fs::{self, File};
 
 role!("cleaned", role);
 
@@ -44,4 +44,45 @@ fn objects_of_the_living_are_locked() {
         assert!(sys::lock_whole(&file), "{object} stays for ever");
     }
     names.sweep();
+}
+
+/// The name of a segment is removed before a peer has mapped it. Its provider is alive, so the
+/// error does not say that it has closed.
+#[test]
+fn removed_segment() {
+    let names = Names::new("removed-segment");
+    let namespace = shm::namespace(names.prefix());
+    let provider = names.provider().build().unwrap();
+    let client = Client::in_namespace(&namespace);
+    client.connect(provider.id()).unwrap();
+    let mut publisher = Publisher::create(&provider, "c").unwrap();
+    let mut subscriber = Subscriber::builder()
+        .namespace(&namespace)
+        .open("c")
+        .unwrap();
+    publisher.wait_for_receivers(1, FOR_EVER).unwrap();
+    let message = shm::message(&provider, 5000, 1);
+    let segment = format!("{}.{}.1", names.prefix(), provider.id());
+    fs::remove_file(shm::path(&segment)).unwrap();
+
+    let refused = client.attach(&message.descriptor().unwrap());
+    assert_invisible(refused.map(drop).unwrap_err(), &segment);
+    publisher.send_copy(&[1; 5000]).unwrap();
+    match subscriber.recv().map(drop) {
+        Err(RecvError::Attach(error)) => assert_invisible(error, &segment),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn assert_invisible(error: AttachError, segment: &str) {
+    let AttachError::Os(error) = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(error.errno(), Some(libc::ENOENT));
+    let text = error.to_string();
+    assert!(
+        text.contains(segment) && text.contains("RemoveIPC") && text.contains("chroot"),
+        "{text}"
+    );
 }
