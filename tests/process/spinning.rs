@@ -154,24 +154,35 @@ fn by_wait_any(receiver: &mut AnyReceiver) {
     receiver.try_recv().unwrap();
 }
 
+const TRIES: usize = 20;
+
 /// By default nothing is spun on the CPU of the other end, and what a program has set is.
 fn assert_spins_as_set(wait: impl Fn(Spin) -> u64) {
     share_a_cpu();
-    let without = wait(NONE);
-    let default = wait(DEFAULT);
-    assert!(
-        default < without + HALF,
-        "{default} ns by default, {without} ns without a spin"
-    );
-    eprintln!(
-        "{without} {default} {}",
-        wait(Some(Duration::from_micros(20)))
-    );
-    let long = wait(Some(LONG));
-    assert!(
-        u128::from(long) > LONG.as_nanos() / 2,
-        "{long} ns with a spin of {LONG:?}"
-    );
+    // Other processes of the machine may disturb a try, in both directions.
+    let mut costs = Vec::new();
+    let is_ever = |costs: &mut Vec<u64>, try_once: &dyn Fn() -> (u64, bool)| {
+        for _ in 0..TRIES {
+            let (cost, is_as_expected) = try_once();
+            costs.push(cost);
+            if is_as_expected {
+                return true;
+            }
+        }
+        false
+    };
+    let spins_not = is_ever(&mut costs, &|| {
+        let without = wait(NONE);
+        let default = wait(DEFAULT);
+        (default, default < without + HALF)
+    });
+    assert!(spins_not, "{costs:?} ns by default");
+    costs.clear();
+    let spins = is_ever(&mut costs, &|| {
+        let long = wait(Some(LONG));
+        (long, u128::from(long) > LONG.as_nanos() / 2)
+    });
+    assert!(spins, "{costs:?} ns with a spin of {LONG:?}");
 }
 
 #[test]
