@@ -22,7 +22,15 @@ pub(crate) struct Document {
     providers: Vec<Provider>,
     pub(crate) channels: Vec<Channel>,
     orphans: Orphans,
+    removed: Vec<Removed>,
     unseen: Unseen,
+}
+
+/// An object that is in use without a name.
+#[derive(Serialize)]
+struct Removed {
+    path: String,
+    process: Process,
 }
 
 #[derive(Serialize)]
@@ -152,7 +160,17 @@ impl Document {
             providers: report.providers.iter().map(Provider::of).collect(),
             channels: report.channels.iter().map(Channel::of).collect(),
             orphans: report.orphans().into(),
+            removed: report.removed.iter().map(Removed::of).collect(),
             unseen: Unseen::of(report),
+        }
+    }
+}
+
+impl Removed {
+    fn of(removed: &inspect::RemovedName) -> Self {
+        Self {
+            path: removed.path.display().to_string(),
+            process: Process::of(&removed.process),
         }
     }
 }

@@ -210,7 +210,15 @@ pub(crate) fn footer(report: &Report) -> String {
             objects(count, orphans.bytes)
         ),
     };
-    left + &Unseen::of(report).text()
+    let mut removed = String::new();
+    for object in &report.removed {
+        removed += &format!(
+            "removed: {} of {} is in use, but its name is gone: no other process can open it; restart that one\n",
+            visible(&object.path.display().to_string()),
+            short_process(Some(&object.process), true)
+        );
+    }
+    left + &removed + &Unseen::of(report).text()
 }
 
 /// Formats a table with one line per row, and columns as wide as their contents. Empty if there are

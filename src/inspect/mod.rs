@@ -51,18 +51,20 @@ mod sources;
 pub use crate::os::process::Process;
 pub use report::{
     ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport,
-    Report, SegmentReport, State,
+    RemovedName, Report, SegmentReport, State,
 };
 
 use crate::error::OsError;
+use crate::os::advice::invisible;
 use crate::os::name::{Namespace, DIRECTORY};
 use crate::os::posix::free_bytes;
 use crate::os::process::{Seen, Wanted};
 use crate::owner::provider::Provider;
+use crate::protocol::control::OWNER_BYTE;
 use crate::protocol::ids::{control_name, parse};
 use look::{Borrow, Lease, Look, Since};
 use sources::Objects;
-use std::io;
+use std::ffi::OsStr;
 use std::mem::take;
 use std::path::PathBuf;
 
@@ -116,6 +118,7 @@ impl Inspector {
         let wanted = Wanted {
             inodes: std::mem::take(&mut objects.inodes),
             is_name: &|file| parse(file).is_some(),
+            removed: Some(OWNER_BYTE as u64),
         };
         let seen = Seen::of(&wanted).map_err(|error| OsError::new("readdir", "/proc", error))?;
         let mut look = Look::new(
@@ -127,7 +130,22 @@ impl Inspector {
         let channels = look.channels();
         let providers = look.providers();
         (self.leases, self.borrows) = (look.leases.into_since(), look.borrows.into_since());
+        let mut removed = Vec::new();
+        for (path, process) in look.seen.removed() {
+            let file = path.file_name().and_then(OsStr::to_str);
+            let Some((prefix, _)) = file.and_then(parse) else {
+                continue;
+            };
+            let is_covered = self.prefix.as_deref().map_or(true, |own| own == prefix);
+            if is_covered && path.parent() == Some(&self.directory) {
+                removed.push(RemovedName {
+                    path: path.to_owned(),
+                    process: process.clone(),
+                });
+            }
+        }
         Ok(Report {
+            removed,
             directory: self.directory.clone(),
             free_bytes: free_bytes(&self.directory),
             providers,
@@ -154,13 +172,6 @@ impl Provider {
             .providers
             .into_iter()
             .find(|provider| provider.id == self.id());
-        let missing = || {
-            control_name(names, self.id()).error(
-                "open",
-                0,
-                io::Error::from_raw_os_error(libc::ENOENT),
-            )
-        };
-        own.ok_or_else(missing)
+        own.ok_or_else(|| invisible(&control_name(names, self.id())))
     }
 }

@@ -25,8 +25,22 @@ pub struct Report {
     pub channels: Vec<ChannelReport>,
     /// Objects of this crate that belong to another user and were skipped.
     pub others: usize,
+    /// Objects that are in use although their names are gone: no other process can open them.
+    pub removed: Vec<RemovedName>,
     /// Processes that this user may not inspect, so that their memory has no owner here.
     pub hidden_processes: usize,
+}
+
+/// An object whose maker is alive, but whose name another process has removed: by hand, or as
+/// systemd's `RemoveIPC` does at the user's last logout. Its maker has to make a new one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct RemovedName {
+    /// The path that it had.
+    pub path: PathBuf,
+    /// The process that has made it.
+    pub process: Process,
 }
 
 /// Whether the maker of an object is alive.

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// In characters.
 const MAX_COMMAND: usize = 120;
@@ -33,7 +33,13 @@ pub(crate) struct Wanted<'a> {
     pub(crate) inodes: BTreeSet<Inode>,
     /// Returns `true` if a file of this name may be one of them.
     pub(crate) is_name: &'a dyn Fn(&str) -> bool,
+    /// To be looked for, too: files of these names that have no name any more, on which a process
+    /// holds the lock of this byte.
+    pub(crate) removed: Option<u64>,
 }
+
+/// What the kernel adds to the path of a descriptor whose file has no name.
+const REMOVED: &str = " (deleted)";
 
 /// The locks and mappings that visible processes hold on some files, from /proc.
 ///
@@ -48,6 +54,9 @@ pub(crate) struct Seen {
     locks: BTreeMap<Inode, Vec<(RangeInclusive<u64>, u32)>>,
     mappings: BTreeSet<(Inode, u32)>,
     processes: BTreeMap<u32, Process>,
+    /// The former paths of files without a name that are in use, and the processes that have locked
+    /// them.
+    removed: BTreeMap<PathBuf, u32>,
     pub(crate) hidden: usize,
 }
 
@@ -55,7 +64,7 @@ impl Seen {
     /// Scans all processes.
     pub(crate) fn of(files: &Wanted<'_>) -> io::Result<Self> {
         let mut this = Self::default();
-        if files.inodes.is_empty() {
+        if files.inodes.is_empty() && files.removed.is_none() {
             return Ok(this);
         }
         for entry in fs::read_dir("/proc")? {
@@ -100,8 +109,9 @@ impl Seen {
             let Some(name) = path.file_name().and_then(OsStr::to_str) else {
                 continue;
             };
+            let before = name.strip_suffix(REMOVED);
             // Other files are skipped: their file system may not respond.
-            if !(files.is_name)(name) {
+            if !(files.is_name)(before.unwrap_or(name)) {
                 continue;
             }
             // Follows the link to the file, even if it was renamed.
@@ -109,18 +119,31 @@ impl Seen {
                 continue;
             };
             let inode = (metadata.dev(), metadata.ino());
-            if !files.inodes.contains(&inode) {
+            let is_wanted = files.inodes.contains(&inode);
+            let removed = match (before, files.removed) {
+                (Some(before), Some(byte)) if metadata.nlink() == 0 => {
+                    Some((path.with_file_name(before), byte))
+                }
+                _ => None,
+            };
+            if !is_wanted && removed.is_none() {
                 continue;
             }
-            has_any = true;
-            let locks = self.locks.entry(inode).or_default();
+            has_any |= is_wanted;
             let info = directory.join("fdinfo").join(entry.file_name());
             let Ok(info) = fs::read_to_string(info) else {
                 continue;
             };
             for line in info.lines() {
-                if let Some(bytes) = locked(line) {
-                    locks.push((bytes, id));
+                let Some(bytes) = locked(line) else {
+                    continue;
+                };
+                match &removed {
+                    Some((before, byte)) if bytes.contains(byte) => {
+                        self.removed.insert(before.clone(), id);
+                        has_any = true;
+                    }
+                    _ => self.locks.entry(inode).or_default().push((bytes, id)),
                 }
             }
         }
@@ -136,6 +159,7 @@ impl Seen {
         let seen = Self::of(&Wanted {
             inodes: BTreeSet::from([file]),
             is_name,
+            removed: None,
         })
         .ok()?;
         seen.holder(file, byte).cloned()
@@ -148,6 +172,13 @@ impl Seen {
             .iter()
             .find(|(bytes, _)| bytes.contains(&(byte as u64)))?;
         self.processes.get(id)
+    }
+
+    /// Returns the former paths of files that are in use without a name, each with its process.
+    pub(crate) fn removed(&self) -> impl Iterator<Item = (&Path, &Process)> {
+        self.removed
+            .iter()
+            .filter_map(|(path, id)| Some((path.as_path(), self.processes.get(id)?)))
     }
 
     pub(crate) fn mappers(&self, file: Inode) -> impl Iterator<Item = &Process> {
@@ -266,6 +297,7 @@ mod tests {
             Seen::of(&Wanted {
                 inodes: BTreeSet::from([file]),
                 is_name: &|name| path.ends_with(name),
+                removed: None,
             })
             .unwrap()
         };

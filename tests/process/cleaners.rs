@@ -5,6 +5,7 @@ use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{Publisher, RecvError, Subscriber};
+use shm_pool::inspect::Inspector;
 use shm_pool::{AttachError, Client, Provider};
 use std::fs::{self, File};
 
@@ -85,4 +86,42 @@ fn assert_invisible(error: AttachError, segment: &str) {
         text.contains(segment) && text.contains("RemoveIPC") && text.contains("chroot"),
         "{text}"
     );
+}
+
+/// All names of a living publisher are removed, as systemd does at a user's last logout. A report
+/// says so, and of which process.
+#[test]
+fn removed_names_are_reported() {
+    let names = Names::new("removed-names");
+    let child = Child::start("cleaned", &[names.prefix()]);
+    child.expect_done();
+    let namespace = shm::namespace(names.prefix());
+    let mut inspector = Inspector::new().namespace(&namespace);
+    assert_eq!(inspector.report().unwrap().removed, []);
+    for object in shm::objects(names.prefix()) {
+        fs::remove_file(shm::path(&object)).unwrap();
+    }
+
+    let report = inspector.report().unwrap();
+    assert!(report.providers.is_empty() && report.channels.is_empty());
+    // The control object, the channel, and its connection.
+    assert_eq!(report.removed.len(), 3, "{report:?}");
+    for removed in &report.removed {
+        assert_eq!(removed.process.id, child.id());
+    }
+    child.kill();
+    assert_eq!(inspector.report().unwrap().removed, []);
+}
+
+/// The same for a provider of this process.
+#[test]
+fn own_report_without_a_name() {
+    let names = Names::new("removed-own");
+    let provider = names.provider().build().unwrap();
+    assert!(provider.report().is_ok());
+    for object in shm::objects(names.prefix()) {
+        fs::remove_file(shm::path(&object)).unwrap();
+    }
+    let error = provider.report().map(drop).unwrap_err().to_string();
+    assert!(error.contains("RemoveIPC"), "{error}");
 }

@@ -11,6 +11,24 @@ use std::{fs, io, thread};
 
 const MIB: u64 = 1 << 20;
 
+/// The names of a living provider were removed: each command says so.
+#[test]
+fn removed_names() {
+    let names = Names::new("removed");
+    let provider = names.provider().build().unwrap();
+    let object = format!("{}.{}.ctl", names.prefix, provider.id());
+    fs::remove_file(format!("/dev/shm/{object}")).unwrap();
+    let line = names.run(&["ls"]).line("removed: ");
+    assert!(
+        line.contains(&object) && line.contains(&std::process::id().to_string()),
+        "{line}"
+    );
+    let ls = names.run(&["ls", "--json"]).json();
+    assert_eq!(ls["removed"][0]["path"], format!("/dev/shm/{object}"));
+    assert_eq!(ls["removed"][0]["process"]["id"], std::process::id());
+    drop(provider);
+}
+
 /// The subscriber's container is paused.
 #[test]
 fn frozen_subscriber() {
