@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shm_pool::inspect::{
     ChannelReport, ClassReport, DamagedReceiver, PeerReport, Process, ProviderReport,
-    ReceiverReport, Report, SegmentReport, State,
+    ReceiverReport, RemovedName, Report, SegmentReport, State,
 };
 use shm_pool::Swept;
 use std::sync::{Mutex, PoisonError};
@@ -95,6 +95,17 @@ fn whole<'py>(module: &Module<'py>, report: &Report) -> Made<'py> {
             others: report.others,
             hidden_processes: report.hidden_processes,
             orphans: orphans(module, &report.orphans())?,
+            removed: each(module, &report.removed, removed)?,
+        }
+    )
+}
+
+fn removed<'py>(module: &Module<'py>, removed: &RemovedName) -> Made<'py> {
+    make!(
+        module,
+        RemovedName {
+            path: removed.path.to_string_lossy(),
+            process: process(module, Some(&removed.process))?,
         }
     )
 }

@@ -35,6 +35,16 @@ def test_providers(provider, client, inspector):
     assert inspector.report().providers[0].bytes_leased == 0
 
 
+def test_removed(provider, prefix, inspector):
+    assert inspector.report().removed == []
+    path = f"/dev/shm/{prefix}.{provider.id:016x}.ctl"
+    os.remove(path)
+    report = inspector.report()
+    [removed] = report.removed
+    assert (removed.path, removed.process.id) == (path, os.getpid())
+    assert report.providers == []
+
+
 def test_channels(provider, prefix, inspector):
     pose = shm_pool.MessageType("robot.Pose", 1, 24)
     with (

@@ -31,6 +31,7 @@ __all__ = [
     "Process",
     "ProviderReport",
     "ReceiverReport",
+    "RemovedName",
     "Report",
     "SegmentReport",
     "State",
@@ -180,10 +181,20 @@ class ChannelReport:
 
 
 @dataclass(frozen=True)
+class RemovedName:
+    """An object whose ``process`` is alive, but whose name another process has removed: by hand, or as systemd's
+    ``RemoveIPC`` does at the user's last logout. No other process can open it, so its process has to make a new one.
+    ``path`` is the one that it had."""
+
+    path: str
+    process: Process
+
+
+@dataclass(frozen=True)
 class Report:
     """What :meth:`Inspector.report` returns: the ``directory``, its file system's free bytes if known, the providers
     and channels, the number of objects of ``others`` (other users) and of ``hidden_processes``, which this user may
-    not inspect, and what a sweep would remove (``orphans``)."""
+    not inspect, what a sweep would remove (``orphans``), and the objects in use whose names were ``removed``."""
 
     directory: str
     free_bytes: int | None
@@ -192,3 +203,4 @@ class Report:
     others: int
     hidden_processes: int
     orphans: Orphans
+    removed: list[RemovedName]
