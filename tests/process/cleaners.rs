@@ -26,7 +26,8 @@ fn role(link: &Link, arguments: &[&str]) {
     let _ = link.receive();
 }
 
-/// `systemd-tmpfiles` removes an old file only if it gets an exclusive `flock` on it.
+/// `systemd-tmpfiles` removes an old file only if it gets an exclusive `flock` on it (since systemd
+/// 254).
 #[test]
 fn objects_of_the_living_are_locked() {
     let names = Names::new("cleaned");
