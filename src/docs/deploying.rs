@@ -27,15 +27,15 @@
 //!
 //! * **Size:** Docker gives /dev/shm 64 MiB by default. A full one is an error at allocation, never a
 //!   signal.
-//! * **Memory limit:** The pages of a tmpfs count against the cgroup that takes them. A provider takes
-//!   all payload, so its container pays, whoever reads it. Above the limit, the kernel kills a process
-//!   of that container: this is no error that the program sees. Set the limit to the
-//!   `max_bytes` of its providers and what the programs take themselves.
+//! * **Memory limit:** The kernel counts a page of a tmpfs against the cgroup that first uses it. A
+//!   provider reserves its payload itself, so its container is charged for all of it, whichever program
+//!   reads it. Above the limit, the kernel kills a process of that container, and no call returns an
+//!   error. Set the limit to the `max_bytes` of its providers and what the programs take themselves.
 //! * **PID namespaces** may differ. Locks on files show which processes are alive, not their ids.
-//! * **User namespaces:** What counts is the user that the kernel shows. The owner of an object who has
-//!   no id in the namespace is shown as user 65534, and such objects are refused with `WrongUid`, even
-//!   if the program itself runs as 65534. `podman run --userns=keep-id` keeps the user the same inside
-//!   and outside.
+//! * **User namespaces:** Both programs must be the same user in the eyes of the kernel. A user without
+//!   an id in the namespace is shown there as 65534. Such a user's objects are refused with `WrongUid`,
+//!   even if the program itself runs as 65534. `podman run --userns=keep-id` keeps the user the same
+//!   inside and outside.
 //! * **`docker pause`** stops a process, and a stopped process counts as alive. It keeps what it holds.
 //!   [`block_limit`](crate::channel::PublisherBuilder::block_limit) and
 //!   [`max_bytes_per_receiver`](crate::channel::PublisherBuilder::max_bytes_per_receiver) limit what
@@ -59,12 +59,13 @@
 //!   a session as a system user, set `RemoveIPC=no`, or keep the user with `loginctl enable-linger`.
 //! * **`RemoveIPC=` of a unit** does the same when the last unit of that user stops. `DynamicUser=`
 //!   implies it, and makes each service another user.
-//! * **What happens then:** Connected receivers lose no message, and get further ones. New ones do not
-//!   find the channel, until its publisher is created again.
+//! * **Removed under a living program:** connected receivers get all messages at first. The next build
+//!   of the prefix, or a sweep, also removes the segments that the publisher has made since, so later
+//!   messages are lost. New receivers do not find the channel. Restart the publisher.
 //! * **`systemd-tmpfiles`** removes old files only from directories that a rule names with an age.
-//!   systemd's own rules name /tmp and /var/tmp, not /dev/shm. Messages change no time stamp, but each object
-//!   of a living program carries a shared `flock`, and systemd 254 and later leave locked files alone. For an earlier
-//!   version, exclude your directory with a line `x /tmp/frames`.
+//!   systemd's own rules name /tmp and /var/tmp, not /dev/shm. Messages change no time stamp, but each
+//!   object of a living program carries a shared `flock`, and systemd 254 and later leave locked files
+//!   alone. For an earlier version, exclude your directory with a line `x /tmp/frames`.
 //! * **`PrivateTmp=`** does not concern /dev/shm. Nor does `PrivateIPC=`, which is about System V IPC
 //!   and message queues. `PrivateUsers=` shows the objects of other users as those of user 65534, which
 //!   are refused.
@@ -101,8 +102,8 @@
 //! | subscriber | [`Namespace::of_user`](crate::Namespace::of_user) | which user's objects it trusts |
 //!
 //! With mode `0o660`, a subscriber must be in the group of the publisher's objects. That is the group
-//! that the publisher runs with (`Group=` of a unit), whatever the umask. With `0o666`, any user may
-//! join.
+//! that the publisher runs with (`Group=` of a unit). With `0o666`, any user may join. The umask does not
+//! matter.
 //!
 //! ```
 //! use shm_pool::channel::{Publisher, Subscriber};
@@ -130,11 +131,10 @@
 //! let mut subscriber = Subscriber::builder().namespace(&namespace).open("front")?;
 //! # publisher.wait_for_receivers(1, Duration::from_secs(60))?;
 //!
-//! publisher.send_copy(b"a frame that does not fit a slot, so it is in the provider's memory")?;
-//! let frame = subscriber.recv()?;
-//! # assert_eq!(frame.len(), 67);
-//! # drop(frame);
-//! # drop(subscriber);
+//! let mut frame = publisher.alloc(640 * 480 * 3)?;
+//! frame.fill(0x7f);
+//! publisher.send(frame)?;
+//! assert_eq!(subscriber.recv()?[0], 0x7f);
 //! # Ok(())
 //! # }
 //! ```
@@ -149,20 +149,20 @@
 //!
 //! # Kernels and file systems
 //!
-//! 64-bit Linux, x86-64 or aarch64. Without the calls of a later version everything else works:
+//! 64-bit Linux, x86-64 or aarch64. Only the first of these is indispensable:
 //!
 //! | since Linux | for | before |
 //! |---|---|---|
 //! | 3.15 | locks of open file descriptions, which show which processes are alive | nothing works: the first build fails, and the error names the version |
 //! | 4.4 | [`lock_memory`](crate::ProviderBuilder::lock_memory) (`mlock2`) | an error that names `mlock2` |
-//! | 4.16 | waits for memory without a fence on the warm path (`membarrier`) | such a wait may end up to 50 milliseconds late |
+//! | 4.16 | waits for memory that end at once (`membarrier`) | such a wait may end up to 50 milliseconds late |
 //! | 5.14 | [`warm`](crate::channel::Subscriber::warm) (`MADV_POPULATE_READ`) | `warm` maps, but faults nothing in, and returns 0 |
 //! | 5.16 | one helper thread for 127 awaited ends, and a [`wait_any`](crate::channel::wait_any) that sleeps by itself (`futex_waitv`) | more threads; an interrupt takes up to 10 milliseconds |
 //! | 6.1 | [`huge_pages`](crate::Tuning::huge_pages) (`MADV_COLLAPSE`) | the option has no effect |
 //!
 //! | file system | |
 //! |---|---|
-//! | tmpfs | what the crate is made for |
+//! | tmpfs | works |
 //! | another local one | works, but writes messages to the disk now and then |
 //! | a network file system | does not work |
 //! | hugetlbfs | refused by `build`: [`BuildError::Directory`](crate::BuildError::Directory) |
@@ -184,26 +184,25 @@
 //! allocator and the standard library need theirs besides.
 //!
 //! A filter should answer with an error, not kill the process (`SystemCallErrorNumber=EPERM` in a unit).
-//! Then a forbidden call does one of two things:
+//! Then:
 //!
-//! * **Another way is taken** without `futex_waitv`, `membarrier`, `madvise`, `flock`, `getcpu` and
-//!   `inotify_init1`: messages arrive as before, and some waits check by themselves after milliseconds.
-//! * **An error names the call** and says that a sandbox forbids it.
+//! * **Nothing fails** without `futex_waitv`, `membarrier`, `madvise`, `flock`, `getcpu` and
+//!   `inotify_init1`. Messages arrive as before, and some waits check every few milliseconds instead.
+//! * **An error names the call** that an operation needs, and says that a sandbox forbids it.
 //!
 //! ## Programs that restrict themselves
 //!
 //! A program may give up rights after its start: by `chroot`, `setuid`, Landlock, or a mount namespace
-//! without /dev/shm. What it has mapped by then keeps working. What it would have to open by name is
-//! gone:
+//! without /dev/shm. It keeps the objects that it has mapped by then, and can open no more by name:
 //!
-//! | side | after that |
+//! | side | afterwards |
 //! |---|---|
 //! | subscriber | receives from the segments that it has mapped. A message in a later one is an error of `recv`, and the next message arrives: [`MessageLost`](crate::channel::RecvError::MessageLost) if the name is not visible, [`Attach`](crate::channel::RecvError::Attach) if access is denied |
-//! | subscriber | finds no next publisher |
+//! | subscriber | finds no next publisher: it waits, or gets [`RecvError::Open`](crate::channel::RecvError::Open) if access is denied |
 //! | publisher | serves the subscribers that it has, and connects no more |
 //! | publisher | does not remove its objects: the last receiver does, or the next build of the prefix |
 //!
-//! So connect, have all memory in one segment, map it, and then restrict:
+//! So put all memory into one segment, connect, map the segment, and then restrict the process:
 //!
 //! ```
 //! use shm_pool::channel::{ChannelEvent, Publisher, Subscriber};
@@ -240,7 +239,7 @@
 //! restrict(); // chroot, setuid, Landlock
 //! # let mut publisher = wait.join().unwrap();
 //!
-//! publisher.send(provider.alloc(2_000_000)?)?; // any length up to the cap
+//! publisher.send(provider.alloc(2_000_000)?)?; // any length that fits
 //! assert_eq!(subscriber.recv()?.len(), 2_000_000);
 //! # Ok(())
 //! # }

@@ -1,5 +1,5 @@
-//! Processes that give up rights after their start. What they have mapped by then keeps working, and
-//! what has to be opened by name is gone.
+//! Processes that give up rights after their start. They keep the use of all that they have mapped by
+//! then, and can open no more objects by name.
 
 use crate::child::{self, in_child_for, Child};
 use crate::own_shm::mount_shm;
@@ -95,7 +95,8 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
         return;
     }
     while let Some(Message::Go) = link.receive().unwrap() {
-        let answer = match subscriber.recv_timeout(FOR_EVER) {
+        // A message that arrives is there already.
+        let answer = match subscriber.recv_timeout(Duration::from_millis(200)) {
             Ok(message) => {
                 shm::check(&message, SEED).unwrap();
                 Message::Done
@@ -106,7 +107,7 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
     }
 }
 
-/// A subscriber has mapped the only segment that there will be.
+/// A subscriber has mapped the only segment that there will be. It finds no next publisher.
 #[test]
 fn warmed_subscriber() {
     for way in WAYS {
@@ -128,6 +129,18 @@ fn warmed_subscriber() {
             assert_eq!(child.ask(&Message::Go), Message::Done, "{way}: {len}");
         }
         assert_eq!(provider.stats().segments, 1);
+
+        drop(publisher);
+        let mut next = Publisher::create(&provider, CHANNEL).unwrap();
+        next.send(shm::message(&provider, LEN, SEED)).unwrap();
+        let Message::Refused(error) = child.ask(&Message::Go) else {
+            panic!("{way}: it has opened a channel")
+        };
+        let expected = match way {
+            "chroot" | "mounts" => "TimedOut",
+            _ => "Open(",
+        };
+        assert!(error.starts_with(expected), "{way}: {error}");
         child.shut_down();
     }
 }
