@@ -44,6 +44,7 @@
 //! * [Coming from](docs::coming_from) `shared_memory`, iceoryx2, `multiprocessing.shared_memory`,
 //!   `ipc-channel` or zenoh.
 //! * [Embedded and real-time publishers](docs::embedded).
+//! * [Deploying](docs::deploying): containers, systemd, several users, kernels, sandboxes.
 //! * [For authors of middleware](docs::middleware).
 //! * [Debugging](docs::debugging) with the command `shm-pool`.
 //!

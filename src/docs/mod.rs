@@ -6,6 +6,7 @@
 //! | choose a way to send | [`choosing`] |
 //! | find the counterpart of a call that you know | [`coming_from`] |
 //! | publish without page faults and surprises | [`embedded`] |
+//! | put programs into production: containers, systemd, several users, sandboxes | [`deploying`] |
 //! | put your own middleware on the pool | [`middleware`] |
 //! | find out who holds the memory | [`debugging`] |
 //! | know what survives which crash | [`guarantees`] |
@@ -18,6 +19,7 @@
 pub mod choosing;
 pub mod coming_from;
 pub mod debugging;
+pub mod deploying;
 pub mod embedded;
 pub mod first_steps;
 pub mod guarantees;

@@ -33,8 +33,8 @@ pub(crate) fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Tells `systemd-tmpfiles` not to remove the file by its age while it is open: messages change no
-/// time stamp. Without that lock, all else works.
+/// Tells `systemd-tmpfiles` (since systemd 254) not to remove the file by its age while it is open:
+/// messages change no time stamp. Without that lock, all else works.
 pub(crate) fn keep_from_cleaners(file: &File) {
     // SAFETY: takes only numbers, and `file` keeps the descriptor open.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };

@@ -2,13 +2,14 @@
 //! work, and modes and names are exact.
 
 use crate::fixtures::{builder, files, holds, message, segment, unique_prefix, write, NONE};
-use shm_pool::channel::{Receiver, Sender};
+use shm_pool::channel::{Publisher, Receiver, Sender, Subscriber};
 use shm_pool::{AttachError, BuildError, Client, Namespace, Provider, ProviderBuilder, Tuning};
 use shm_pool_support::machine::page_size;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{fs, thread};
 
 const MAX_LEN: usize = (1 << 48) - 1;
@@ -453,6 +454,29 @@ fn symbolic_link() {
         ("open", Some(libc::ELOOP), &*link)
     );
     fs::remove_file(link).unwrap();
+}
+
+/// A directory that is on no tmpfs, on most machines.
+#[test]
+fn directory_on_disk() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique_prefix("directory"));
+    fs::create_dir_all(&path).unwrap();
+    let directory = Directory(path);
+    let namespace = directory.namespace();
+    let provider = directory.provider().build().unwrap();
+    let mut publisher = Publisher::create(&provider, "c").unwrap();
+    let builder = Subscriber::builder().namespace(&namespace);
+    let mut subscriber = builder.open("c").unwrap();
+    publisher
+        .wait_for_receivers(1, Duration::from_secs(60))
+        .unwrap();
+    for round in 0..20 {
+        let mut buffer = provider.alloc(5000 * (round + 1)).unwrap();
+        buffer.fill(round as u8);
+        publisher.send(buffer).unwrap();
+        let message = subscriber.recv().unwrap();
+        assert!(message.iter().all(|&byte| byte == round as u8));
+    }
 }
 
 #[test]

@@ -49,6 +49,7 @@ mod one_end;
 mod pairs;
 mod publisher;
 mod restarts;
+mod restricted;
 mod rlimits;
 mod scenario;
 mod spinning;

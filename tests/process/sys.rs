@@ -7,7 +7,8 @@ use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use shm_pool_support::machine::page_size;
 use std::hint::black_box;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::raw::{c_int, c_long, c_ulong};
 use std::panic::{self, AssertUnwindSafe};
 use std::process::Command;
@@ -264,6 +265,26 @@ pub(crate) fn become_user(id: u32, more: &[u32]) -> io::Result<()> {
 pub(crate) fn leave_user_namespace() -> io::Result<()> {
     // SAFETY: takes only a number. The process has one thread.
     check(unsafe { libc::unshare(libc::CLONE_NEWUSER) })
+}
+
+/// Forbids this thread, and those that it starts, to open any file from now on. With Landlock, which
+/// not every kernel has.
+pub(crate) fn forbid_files() -> io::Result<()> {
+    // The numbers are the same on every architecture. The libc crate does not name them everywhere.
+    const CREATE_RULESET: c_long = 444;
+    const RESTRICT_SELF: c_long = 446;
+    /// All rights on files that the first version of Landlock knows.
+    const FILE_RIGHTS: u64 = (1 << 13) - 1;
+    let none = 0;
+    // SAFETY: the kernel reads one number, of the given size, and returns a new descriptor.
+    let rules = unsafe { libc::syscall(CREATE_RULESET, &FILE_RIGHTS, size_of::<u64>(), none) };
+    check(rules as c_int)?;
+    // SAFETY: the call above returned it, and it has no other owner.
+    let rules = unsafe { OwnedFd::from_raw_fd(rules as RawFd) };
+    // SAFETY: this option takes only numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    // SAFETY: takes only numbers, and `rules` keeps the descriptor open.
+    check(unsafe { libc::syscall(RESTRICT_SELF, rules.as_raw_fd(), none) } as c_int)
 }
 
 /// Takes an exclusive `flock` on a file. Returns `false` if another process has one.
