@@ -83,7 +83,7 @@ fn has_all_users() -> bool {
     map.split_whitespace().eq(["0", "0", all.as_str()])
 }
 
-/// Changes only the descriptor's flag, and only for a moment.
+/// Sets that flag of the descriptor, which changes nothing for this crate.
 fn may_set_noatime(file: &File) -> bool {
     // SAFETY: takes only numbers, and `file` keeps the descriptor open.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
