@@ -291,7 +291,7 @@ fn user_namespace_after_channel() {
         0 => assert_eq!(child.number(), libc::EINVAL as u64),
         refused => {
             child.number();
-            child::skip(&format!("no user namespaces: error {refused}"));
+            println!("SKIPPED: no user namespaces: error {refused}");
         }
     }
     child.finish();

@@ -467,7 +467,10 @@ fn unmapped_owner() {
     let child = Child::start("unmapped", &[names.prefix(), own.prefix()]);
     match child.hear() {
         Message::Done => {}
-        refused => return child::skip(&format!("no user namespace: {refused:?}")),
+        refused => {
+            println!("SKIPPED: no user namespace: {refused:?}");
+            return;
+        }
     }
     publisher.send_copy(&[1; 10]).unwrap();
     let Message::Refused(refused) = child.hear() else {
