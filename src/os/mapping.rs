@@ -12,6 +12,10 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::slice;
 
+/// The most bytes that one call faults in. Until it ends, about a millisecond later, no other thread
+/// of the process maps or unmaps memory, so none starts either.
+const FAULT_IN_STEP: usize = 4 << 20;
+
 const MAX_NODES: usize = 1024;
 
 const BITS: usize = libc::c_ulong::BITS as usize;
@@ -242,12 +246,20 @@ impl Mapping {
     /// Returns `false` if a page has no memory, or if the kernel does not support `how`. Never
     /// raises a SIGBUS.
     fn fault_in(&self, pages: Range<usize>, how: libc::c_int) -> bool {
-        let Some(first) = self.range(pages.start as u64, pages.len() as u64) else {
-            return false;
-        };
-        // SAFETY: the pages lie within this mapping (`range`). MADV_POPULATE_READ and
-        // MADV_POPULATE_WRITE change no byte.
-        unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), how) == 0 }
+        let mut at = pages.start;
+        while at < pages.end {
+            let len = FAULT_IN_STEP.min(pages.end - at);
+            let Some(first) = self.range(at as u64, len as u64) else {
+                return false;
+            };
+            // SAFETY: the pages lie within this mapping (`range`). MADV_POPULATE_READ and
+            // MADV_POPULATE_WRITE change no byte.
+            if unsafe { libc::madvise(first.as_ptr().cast(), len, how) } != 0 {
+                return false;
+            }
+            at += len;
+        }
+        true
     }
 
     /// Locks each page into RAM once it is present. The whole length counts against the limit.
