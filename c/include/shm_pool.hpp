@@ -465,8 +465,8 @@ public:
 };
 
 // Has each thread of the library call `hook` when it starts, for its scheduling. It must let no exception out.
-inline void on_thread_start(void (*hook)(const char *name, void *context), void *context = nullptr) {
-    detail::check(shm_pool_on_thread_start(hook, context));
+inline bool on_thread_start(void (*hook)(const char *name, void *context), void *context = nullptr) {
+    return check(shm_pool_on_thread_start(hook, context));
 }
 
 // Ends all objects that exist. Destructors that run later have no other effect.
