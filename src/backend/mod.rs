@@ -339,8 +339,7 @@ impl BackendBuilder {
             self.max_segment,
         )?;
         let memory = self.tuning.memory(false)?;
-        locks::watch_forks()
-            .map_err(|error| OsError::new("pthread_atfork", "this process", error))?;
+        locks::require_fork_handlers()?;
         let pool = Pool::new(
             limits,
             Box::new(Sourced {

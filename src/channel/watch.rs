@@ -287,8 +287,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Starts to watch the channels in a directory whose file names begin with `prefix`.
     pub(super) fn new(directory: &Path, prefix: &str) -> Result<Self, OsError> {
-        locks::watch_forks()
-            .map_err(|error| OsError::new("pthread_atfork", "this process", error))?;
+        locks::require_fork_handlers()?;
         let wait = Wait::new(directory, prefix);
         let name_watcher =
             NameWatcher::watch(&mut NAME_WATCHER.get().lock(), &wait, NameWatcher::start)?;

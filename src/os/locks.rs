@@ -16,6 +16,7 @@
 //! on the byte of a dead process, keeps other processes from taking the exclusive lock, and is no
 //! sign of life.
 
+use crate::error::OsError;
 use crate::os::fork::{self, ForkGuard};
 use crate::os::posix::{check, retry};
 use std::cell::Cell;
@@ -151,6 +152,11 @@ fn byte_lock(byte: usize, kind: i32) -> libc::flock {
     lock.l_start = byte as libc::off_t;
     lock.l_len = 1;
     lock
+}
+
+/// [`watch_forks`], with an error that says what failed.
+pub(crate) fn require_fork_handlers() -> Result<(), OsError> {
+    watch_forks().map_err(|error| OsError::new("pthread_atfork", "this process", error))
 }
 
 /// Must be called before anything records an epoch.

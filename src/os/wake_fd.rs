@@ -189,8 +189,7 @@ mod real {
 
     impl EventFd {
         fn new() -> Result<Self, OsError> {
-            locks::watch_forks()
-                .map_err(|error| OsError::new("pthread_atfork", "this process", error))?;
+            locks::require_fork_handlers()?;
             // SAFETY: the call has no pointers.
             let fd = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
             if fd < 0 {

@@ -6,10 +6,20 @@ use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{Publisher, RecvError, Subscriber};
 use shm_pool::inspect::Inspector;
-use shm_pool::{AttachError, Client, Provider, Tuning};
+use shm_pool::{AttachError, Client, Namespace, Provider, Tuning};
 use std::fs::{self, File};
 
 const LEN: usize = 60_000;
+
+fn connected(provider: &Provider, namespace: &Namespace) -> (Publisher, Subscriber) {
+    let mut publisher = Publisher::create(provider, "c").unwrap();
+    let subscriber = Subscriber::builder()
+        .namespace(namespace)
+        .open("c")
+        .unwrap();
+    publisher.wait_for_receivers(1, FOR_EVER).unwrap();
+    (publisher, subscriber)
+}
 
 role!("cleaned", role);
 
@@ -17,12 +27,7 @@ role!("cleaned", role);
 fn role(link: &Link, arguments: &[&str]) {
     let namespace = shm::namespace(arguments[0]);
     let provider = Provider::builder().namespace(&namespace).build().unwrap();
-    let mut publisher = Publisher::create(&provider, "c").unwrap();
-    let mut subscriber = Subscriber::builder()
-        .namespace(&namespace)
-        .open("c")
-        .unwrap();
-    publisher.wait_for_receivers(1, FOR_EVER).unwrap();
+    let (mut publisher, mut subscriber) = connected(&provider, &namespace);
     publisher.send_copy(&[1; 5000]).unwrap();
     let _message = subscriber.recv().unwrap();
     link.send(&Message::Done);
@@ -59,12 +64,7 @@ fn removed_segment() {
     let provider = names.provider().build().unwrap();
     let client = Client::in_namespace(&namespace);
     client.connect(provider.id()).unwrap();
-    let mut publisher = Publisher::create(&provider, "c").unwrap();
-    let mut subscriber = Subscriber::builder()
-        .namespace(&namespace)
-        .open("c")
-        .unwrap();
-    publisher.wait_for_receivers(1, FOR_EVER).unwrap();
+    let (mut publisher, mut subscriber) = connected(&provider, &namespace);
     let message = shm::message(&provider, 5000, 1);
     let segment = format!("{}.{}.1", names.prefix(), provider.id());
     fs::remove_file(shm::path(&segment)).unwrap();

@@ -23,7 +23,7 @@
 #![forbid(unsafe_code)]
 
 use super::obtain::{Making, RECURS_WITHIN_WHERE_CROWDED};
-use super::take::{ENDED_TRIES, HIDDEN_AT_ONCE, LEASED_TRIES_AT_THE_CAP};
+use super::take::{HIDDEN_AT_ONCE, LEASED_TRIES_AT_THE_CAP};
 use super::{LastWindow, Pool, CHUNKS_AT_ONCE, GROUP, NO_MARK};
 use crate::error::OsError;
 use crate::owner::arena::{Position, Site};
@@ -357,6 +357,11 @@ const LEAST_PER_CHUNK: u64 = 2;
 /// How many leased chunks the end of a window checks: some 50 ns each.
 const LEASED_AT_ONCE: usize = 64;
 
+/// How many long leased chunks a miss checks where memory is short. With two, about one chunk more
+/// waits to be found at any time, and up to twice as many messages of random sizes are refused
+/// (`cargo bench --bench at_the_cap`).
+const LONG_LEASED_TRIES: usize = 8;
+
 /// Less than this share of the cap is not worth a system call.
 const LEAST_SHARE: usize = 1024;
 
@@ -386,7 +391,7 @@ impl Pool {
     /// was made just before stay: it recurs.
     pub(super) fn relieve_crowding(&self, making: &mut Making<'_>) {
         let mut most = self.arenas.crowding();
-        let mut tries = ENDED_TRIES;
+        let mut tries = LONG_LEASED_TRIES;
         for class in self.used_classes() {
             if most == 0 {
                 return;

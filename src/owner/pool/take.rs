@@ -36,11 +36,6 @@ pub(super) const LEASED_TRIES_AT_THE_CAP: usize = 2;
 /// How many retired chunks a miss frees at most.
 pub(super) const RETIRED_AT_ONCE: usize = 8;
 
-/// How many long leased chunks a miss checks where memory is short. With two, about one chunk more
-/// waits to be found at any time, and up to twice as many messages of random sizes are refused
-/// (`cargo bench --bench at_the_cap`).
-pub(super) const ENDED_TRIES: usize = 8;
-
 /// After so many chunks, a thread with the making lock lets others have it.
 pub(super) const HIDDEN_AT_ONCE: usize = 64;
 
