@@ -8,6 +8,7 @@ use loom::thread;
 /// A pool of bytes, and the lengths of the requests that wait. One of them listens, as in `list`.
 struct Scene {
     notifier: Notifier,
+    shortfall: Shortfall,
     doorbell: MemoryDoorbell,
     free: AtomicU64,
     waiting: Mutex<Vec<u64>>,
@@ -17,6 +18,11 @@ impl Scene {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             notifier: Notifier::new(),
+            shortfall: Shortfall {
+                released: AtomicU64::new(0),
+                resets: AtomicU64::new(0),
+                check_at: AtomicU64::new(0),
+            },
             doorbell: MemoryDoorbell::new(),
             free: AtomicU64::new(0),
             waiting: Mutex::new(Vec::new()),
@@ -25,8 +31,28 @@ impl Scene {
 
     fn release(&self, bytes: u64) {
         self.free.fetch_add(bytes, Ordering::Release);
-        let are_available = |bytes| self.free.load(Ordering::Relaxed) as usize >= bytes;
-        self.notifier.notify(&self.doorbell, are_available);
+        if self.shortfall.note_released(bytes as usize) {
+            self.check();
+        }
+    }
+
+    fn check(&self) {
+        self.shortfall.check(|| {
+            let missing = |bytes: usize| {
+                let free = self.free.load(Ordering::Relaxed) as usize;
+                bytes.saturating_sub(free)
+            };
+            self.notifier.notify(&self.doorbell, missing)
+        });
+    }
+
+    /// A search that takes memory and puts it back.
+    fn search(&self, bytes: u64) {
+        if self.take(bytes) {
+            self.free.fetch_add(bytes, Ordering::Release);
+            self.shortfall.reset();
+            self.check();
+        }
     }
 
     /// Takes memory if there is enough.
@@ -61,6 +87,7 @@ impl Scene {
         drop(waiting);
         // As `barrier::heavy`, which is a fence in the models.
         fence(Ordering::SeqCst);
+        self.shortfall.reset();
     }
 
     fn leave(&self, bytes: u64) {
@@ -77,6 +104,7 @@ impl Scene {
             if self.take(bytes) {
                 return;
             }
+            self.shortfall.reset();
             self.doorbell.sleep(count, None);
         }
     }
@@ -177,10 +205,54 @@ fn shorter_one_joins_beside_release() {
             let lengths = scene.waiting.lock().clone();
             is_served = lengths.contains(&1) && scene.take(1);
             if !is_served {
+                scene.shortfall.reset();
                 scene.doorbell.sleep(count, None);
             }
         }
         releasing.join().unwrap();
         joining.join().unwrap();
+    });
+}
+
+/// Too little is free at the first check, so the next release is skipped.
+#[test]
+fn releases_below_the_threshold() {
+    explore(2, || {
+        let scene = Scene::new();
+        scene.join(8);
+        scene.release(2);
+        let releasing = thread::spawn({
+            let scene = scene.clone();
+            move || {
+                scene.release(1);
+                scene.release(5);
+            }
+        });
+        scene.wait(8);
+        releasing.join().unwrap();
+    });
+}
+
+/// A check misses what a search has in its hand.
+#[test]
+fn release_beside_search() {
+    explore(2, || {
+        let scene = Scene::new();
+        scene.release(4);
+        scene.join(8);
+        let searching = thread::spawn({
+            let scene = scene.clone();
+            move || scene.search(4)
+        });
+        let releasing = thread::spawn({
+            let scene = scene.clone();
+            move || {
+                scene.release(1);
+                scene.release(3);
+            }
+        });
+        scene.wait(8);
+        searching.join().unwrap();
+        releasing.join().unwrap();
     });
 }

@@ -74,6 +74,9 @@ pub(crate) struct Pool {
     refused: AtomicUsize,
     pub(crate) waiting: Arc<WaitingRoom>,
     pub(crate) notice: Notice,
+    /// The class that had the most bytes in use at the last check for waiting requests. A hint: a
+    /// wrong one costs a visit of all classes.
+    most_in_use: AtomicUsize,
     windows: Windows,
     source: Box<dyn SegmentFactory>,
     /// `None` if a chunk's readers are counted elsewhere.
@@ -235,6 +238,7 @@ impl Pool {
             refused: AtomicUsize::new(0),
             waiting: Arc::new(WaitingRoom::new()),
             notice: Notice::new(),
+            most_in_use: AtomicUsize::new(0),
             windows: Windows::default(),
             source,
             control,
@@ -633,20 +637,45 @@ impl Pool {
         self.arenas.is_another_waiting(class)
     }
 
-    /// Returns `false` if no request can get that many bytes now.
-    pub(crate) fn may_have(&self, bytes: usize) -> bool {
+    /// Returns how many bytes have to be released, at least, before any request can get that many:
+    /// 0 if one may get them now.
+    pub(crate) fn bytes_missing(&self, bytes: usize) -> usize {
         let made = self.collection.made();
-        if self.limits.max_bytes.saturating_sub(made) >= bytes {
-            return true;
+        let most_in_use = self.limits.max_bytes.saturating_sub(bytes);
+        if made <= most_in_use {
+            return 0;
         }
+        // Often one class shows it.
+        let hint = self.most_in_use.load(Ordering::Relaxed);
+        let in_use = self.in_use_at_least(hint);
+        if in_use > most_in_use {
+            return in_use - most_in_use;
+        }
+
         // Their leases may have ended.
         let mut idle = self.leased_bytes();
+        let mut most = (0, 0);
         for class in self.used_classes() {
             let shape = &self.classes[class].shape;
             idle += self.shelves[class].idle_count() * shape.size().max(shape.need.size);
+            most = most.max((self.in_use_at_least(class), class));
         }
-        let in_use = made.saturating_sub(idle);
-        self.limits.max_bytes.saturating_sub(in_use) >= bytes
+        let missing = made.saturating_sub(idle).saturating_sub(most_in_use);
+        if missing > 0 {
+            self.most_in_use.store(most.1, Ordering::Relaxed);
+        }
+        missing
+    }
+
+    /// Returns a lower bound of the bytes that are in use of a class.
+    fn in_use_at_least(&self, class: usize) -> usize {
+        let shelf = &self.shelves[class];
+        let at_hand = shelf.idle_count() + shelf.leased_count();
+        let in_use = self.listed(class).saturating_sub(at_hand);
+        // A chunk has more than half of its class's size.
+        let bytes = in_use * (self.classes[class].shape.size() / 2);
+        // Retired ones are in another queue.
+        bytes.saturating_sub(self.retired_bytes.load(Ordering::Relaxed))
     }
 
     /// If enough is idle now (see [`worthwhile`]), the next collection is due at the next miss;

@@ -40,8 +40,9 @@ impl Pool {
             return Self::give_queued(chunk.into());
         }
         let notice = chunk.notice();
+        let bytes = chunk.capacity();
         match chunk.give_if_empty() {
-            Ok(()) => notice.came_back(),
+            Ok(()) => notice.notify_released(bytes),
             Err(chunk) => Self::give_beside(chunk),
         }
     }
@@ -51,8 +52,9 @@ impl Pool {
     #[inline(never)]
     fn give_beside(chunk: ClosedChunk) {
         let notice = chunk.notice();
+        let bytes = chunk.capacity();
         match chunk.give() {
-            Ok(()) => notice.came_back(),
+            Ok(()) => notice.notify_released(bytes),
             Err(chunk) => Self::destroy(chunk),
         }
     }
@@ -65,9 +67,10 @@ impl Pool {
     pub(crate) fn give_queued(chunk: OwnedChunk) {
         if chunk.is_ours() {
             let notice = chunk.notice();
+            let bytes = chunk.capacity();
             Self::put_back(chunk);
             // Even if it is leased: its last lease may have ended while it was in no place.
-            notice.came_back();
+            notice.notify_released(bytes);
         }
     }
 
@@ -171,10 +174,11 @@ impl Pool {
         let record = chunk.claimed();
         let is_kept = chunk.is_given_up();
         let (pool, memory) = chunk.dismantle();
+        let bytes = memory.len();
 
         let counts = &pool.classes[class];
         counts.past_uses.fetch_add(uses, Ordering::Relaxed);
-        pool.collection.note_destroyed(memory.len());
+        pool.collection.note_destroyed(bytes);
         if record.is_some() {
             // Relaxed: the chunk is in no place any more.
             counts.shared.fetch_sub(1, Ordering::Relaxed);
@@ -195,7 +199,7 @@ impl Pool {
         if pool.limits.keeps_nothing() || pool.is_closed.load(Ordering::Relaxed) {
             pool.give_memory_back();
         }
-        pool.waiting.notify_released(&pool);
+        pool.notice.notify_released(bytes);
     }
 }
 

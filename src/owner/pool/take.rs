@@ -239,7 +239,7 @@ impl Pool {
     /// tries a request, which would wake it over and over.
     pub(super) fn notify_unless_trying(&self) {
         if !self.waiting.is_trying_here() {
-            self.waiting.notify_released(self);
+            self.notice.notify_changed();
         }
     }
 

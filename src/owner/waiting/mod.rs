@@ -66,7 +66,7 @@ use crate::owner::pool::Pool;
 use crate::protocol::memory_doorbell::MemoryDoorbell;
 use atomic_waker::AtomicWaker;
 use list::{List, Place};
-use notifier::Notifier;
+use notifier::{Notifier, Shortfall};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
 use std::cell::Cell;
@@ -179,11 +179,11 @@ impl WaitingRoom {
         &self.own_doorbell
     }
 
-    /// Rings for waiting requests, if the memory that was released may serve one.
-    #[inline]
-    pub(crate) fn notify_released(&self, pool: &Pool) {
+    /// Rings for waiting requests, if the memory that was released may serve one. Otherwise returns
+    /// how many bytes are missing, at least.
+    fn notify_released(&self, pool: &Pool) -> usize {
         self.notifier
-            .notify(pool.memory_doorbell(), |bytes| pool.may_have(bytes));
+            .notify(pool.memory_doorbell(), |bytes| pool.bytes_missing(bytes))
     }
 
     /// Blocks until the helper thread has exited.
@@ -263,6 +263,8 @@ impl WaitingRoom {
                 pool.take_slow(waiter.place.class, waiter.len)
             }));
             ATTEMPT.set(outer);
+            // Releases meanwhile may have missed what the try had in its hand.
+            pool.notice.reset_shortfall();
             taken
         });
         let panicked = match taken {
@@ -601,6 +603,8 @@ impl Ticket {
         drop(helper);
         if needs_barrier {
             barrier::heavy();
+            // After the barrier: a check that has missed the new length has its threshold replaced.
+            pool.notice.reset_shortfall();
             room.list.lock().end_barrier();
         }
 
@@ -710,12 +714,21 @@ fn start_helper(pool: &Arc<Pool>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The number of listening pools with this notice. Every drop of a buffer reads it.
 #[repr(align(128))]
-struct Flag(AtomicUsize);
+struct Flag {
+    /// The number of listening pools with this notice. Every drop of a buffer reads it.
+    listening: AtomicUsize,
+    /// Used only while a pool listens. Loom's atomics cannot be in a static.
+    #[cfg(not(all(test, loom)))]
+    shortfall: Shortfall,
+}
 
 #[allow(clippy::declare_interior_mutable_const)] // the initial value of each flag
-const UNSET: Flag = Flag(AtomicUsize::new(0));
+const UNSET: Flag = Flag {
+    listening: AtomicUsize::new(0),
+    #[cfg(not(all(test, loom)))]
+    shortfall: Shortfall::new(),
+};
 
 static FLAGS: [Flag; 256] = [UNSET; 256];
 
@@ -734,22 +747,54 @@ impl Notice {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// To be called after a release of that many bytes.
     #[inline]
-    pub(crate) fn came_back(self) {
+    pub(crate) fn notify_released(self, bytes: usize) {
         barrier::light();
         // Relaxed: the heavy side of the barrier orders it (see `memory_doorbell`).
-        if self.flag().load(Ordering::Relaxed) != 0 {
-            self.notify();
+        if self.flag().listening.load(Ordering::Relaxed) != 0 {
+            self.notify(bytes);
         }
     }
 
     #[inline]
-    fn flag(self) -> &'static AtomicUsize {
-        &FLAGS[usize::from(self.0)].0
+    fn flag(self) -> &'static Flag {
+        &FLAGS[usize::from(self.0)]
     }
 
     #[cold]
-    fn notify(self) {
+    fn notify(self, bytes: usize) {
+        if self.shortfall().note_released(bytes) {
+            self.check();
+        }
+    }
+
+    /// To be called after a change that may serve a waiting request, and is no release.
+    pub(crate) fn notify_changed(self) {
+        barrier::light();
+        if self.flag().listening.load(Ordering::Relaxed) != 0 {
+            self.shortfall().reset();
+            self.check();
+        }
+    }
+
+    /// Has the next release check whether it serves a waiting request.
+    fn reset_shortfall(self) {
+        self.shortfall().reset();
+    }
+
+    #[cfg(not(all(test, loom)))]
+    fn shortfall(self) -> &'static Shortfall {
+        &self.flag().shortfall
+    }
+
+    #[cfg(all(test, loom))]
+    fn shortfall(self) -> &'static Shortfall {
+        unreachable!("no pool listens in a model")
+    }
+
+    /// Rings for waiting requests of pools with this notice, if there is enough for one.
+    fn check(self) {
         // In a forked child, the flag may be set by the parent, which has no list here.
         let Some(pools) = POOLS.existing() else {
             return;
@@ -757,14 +802,18 @@ impl Notice {
         // Under the lock, which a closing pool needs to leave the list. So this is never the last
         // reference.
         let pools = pools.lock();
-        for pool in pools.iter() {
-            let Some(pool) = pool.upgrade() else {
-                continue;
-            };
-            if pool.notice == self {
-                pool.waiting.notify_released(&pool);
+        self.shortfall().check(|| {
+            let mut missing = usize::MAX;
+            for pool in pools.iter() {
+                let Some(pool) = pool.upgrade() else {
+                    continue;
+                };
+                if pool.notice == self {
+                    missing = missing.min(pool.waiting.notify_released(&pool));
+                }
             }
-        }
+            missing
+        });
     }
 }
 
@@ -772,7 +821,7 @@ impl Notice {
 /// barrier.
 fn listen(pool: &Arc<Pool>) {
     POOLS.get().lock().push(Arc::downgrade(pool));
-    pool.notice.flag().fetch_add(1, Ordering::Relaxed);
+    pool.notice.flag().listening.fetch_add(1, Ordering::Relaxed);
     pool.memory_doorbell().listen(true);
 }
 
@@ -783,7 +832,7 @@ fn stop(pool: &Pool) {
     pools
         .lock()
         .retain(|listener| !ptr::eq(listener.as_ptr(), pool));
-    pool.notice.flag().fetch_sub(1, Ordering::Relaxed);
+    pool.notice.flag().listening.fetch_sub(1, Ordering::Relaxed);
     pool.memory_doorbell().listen(false);
 }
 
