@@ -131,13 +131,13 @@ fn wait_for(pieces: &'static [u64], preemptions: Option<usize>) {
 
 #[test]
 fn release_beside_join() {
-    wait_for(&[1], None);
+    wait_for(&[1], Some(3));
 }
 
 /// Each of the two releases is too little.
 #[test]
 fn releases_that_serve_together() {
-    wait_for(&[1, 1], Some(3));
+    wait_for(&[1, 1], Some(2));
 }
 
 /// A ring that is pending when the request is tried stands for both releases.

@@ -344,24 +344,28 @@ impl Pool {
     /// Evicts an idle chunk that has a record, of the smallest class that has one.
     fn evict_for_a_record(&self) -> bool {
         let mut making = self.lock_making();
-        let mut classes = Vec::new();
-        for (class, _) in self.evictable_classes() {
-            let is_shared = self.classes[class].shared.load(Ordering::Relaxed) > 0;
-            if is_shared && classes.try_reserve(1).is_ok() {
-                classes.push(class);
-            }
-        }
-        classes.sort_unstable_by_key(|&class| self.classes[class].shape.size());
         let mut has_evicted = false;
-        for class in classes {
+        let mut last = None;
+        while let Some(next) = self.smallest_shared(last) {
+            let (_, class) = next;
             if self.evict_of(&mut making, class, 1, Chunk::has_record) > 0 {
                 has_evicted = true;
                 break;
             }
+            last = Some(next);
         }
         drop(making);
         self.notify_unless_trying();
         has_evicted
+    }
+
+    /// Returns the next class, by size, that has an idle chunk and shared ones, with its size.
+    fn smallest_shared(&self, last: Option<(usize, usize)>) -> Option<(usize, usize)> {
+        self.evictable_classes()
+            .filter(|&(class, _)| self.classes[class].shared.load(Ordering::Relaxed) > 0)
+            .map(|(class, _)| (self.classes[class].shape.size(), class))
+            .filter(|&next| Some(next) > last)
+            .min()
     }
 
     /// The caller holds `first_share`.
