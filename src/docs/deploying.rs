@@ -249,6 +249,31 @@
 //! [`room_for`](crate::ProviderBuilder::room_for) makes one segment too. One segment has at most 64 GiB.
 //! For clients there is [`Client::warm`](crate::Client::warm).
 //!
+//! After `chroot` or in another mount namespace, a program goes on without any of these limits if it
+//! reaches the directory by a descriptor that it has opened before, as long as /proc is mounted there:
+//!
+//! ```
+//! use shm_pool::channel::Subscriber;
+//! use shm_pool::Namespace;
+//! use std::fs::File;
+//! use std::os::fd::AsRawFd;
+//!
+//! # fn restrict() {}
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let directory = File::open("/dev/shm")?; // stays open
+//! let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+//! let namespace = Namespace::default().in_directory(path)?;
+//! restrict(); // chroot, or a mount namespace
+//!
+//! let subscriber = Subscriber::builder().namespace(&namespace).open("frames")?;
+//! # drop(subscriber);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The other processes use /dev/shm as always. This does not help after `setuid` or under Landlock,
+//! where the kernel denies the files themselves.
+//!
 //! # When it goes wrong
 //!
 //! * **A death is noticed when the kernel has torn the process down.** That takes about a second for

@@ -2,14 +2,15 @@
 //! then, and can open no more objects by name.
 
 use crate::child::{self, in_child_for, Child};
-use crate::own_shm::mount_shm;
+use crate::own_shm::{mount, mount_shm};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::users::STRANGER;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{ChannelEvent, OnEnd, Publisher, RecvError, Subscriber};
-use shm_pool::{Provider, ProviderBuilder, Tuning};
+use shm_pool::{Namespace, Provider, ProviderBuilder, Tuning};
 use shm_pool_support::procfs;
+use std::os::fd::IntoRawFd;
 use std::os::unix::fs::chroot;
 use std::time::Duration;
 use std::{env, fs, io, thread};
@@ -37,17 +38,51 @@ fn restrict(way: &str) -> io::Result<()> {
         }
         // In a mount namespace of its own: see `start`.
         "mounts" => mount_shm(b"size=1m,mode=1777\0"),
+        "chroot with /proc" => {
+            // In the mount namespace, so that nothing of it stays.
+            mount(b"tmpfs\0", b"/tmp\0", 0, b"size=1m\0")?;
+            fs::create_dir("/tmp/proc")?;
+            mount(
+                b"/proc\0",
+                b"/tmp/proc\0",
+                libc::MS_BIND | libc::MS_REC,
+                b"\0",
+            )?;
+            env::set_current_dir("/tmp")?;
+            chroot(".")
+        }
         "user" => sys::become_user(STRANGER, &[]),
         _ => sys::forbid_files(),
     }
 }
 
+/// The ways after which /proc is still there.
+const WAYS_WITH_PROC: [&str; 2] = ["mounts", "chroot with /proc"];
+
+/// Says that a child reaches its objects by a descriptor of the directory.
+const HELD: &str = "held";
+
+/// The namespace of a child.
+fn namespace(arguments: &[&str]) -> Namespace {
+    let namespace = shm::namespace(arguments[0]);
+    if arguments.get(2) != Some(&HELD) {
+        return namespace;
+    }
+    let descriptor = fs::File::open("/dev/shm").unwrap().into_raw_fd();
+    namespace
+        .in_directory(format!("/proc/self/fd/{descriptor}"))
+        .unwrap()
+}
+
 /// Starts a child that may restrict itself.
 fn start(role: &str, names: &Names, way: &str) -> Option<Child> {
-    let arguments = [names.prefix(), way];
+    start_as(role, &[names.prefix(), way])
+}
+
+fn start_as(role: &str, arguments: &[&str]) -> Option<Child> {
     child::skip_without_mounts(Child::start_with(
         role,
-        &arguments,
+        arguments,
         sys::leave_mount_namespace,
     ))
 }
@@ -85,7 +120,7 @@ role!("restricted-receives", receiving_role);
 /// The role of a subscriber that warms up and restricts itself. It receives a message at each further
 /// `Go`.
 fn receiving_role(link: &Link, arguments: &[&str]) {
-    let namespace = shm::namespace(arguments[0]);
+    let namespace = namespace(arguments);
     let builder = Subscriber::builder().namespace(&namespace);
     let mut subscriber = builder.open(CHANNEL).unwrap();
     let connected = subscriber.recv_event().unwrap();
@@ -182,7 +217,7 @@ role!("restricted-publishes", publishing_role);
 /// The role of a publisher that restricts itself. It sends a message at each further `Go`, and
 /// answers the number of receivers.
 fn publishing_role(link: &Link, arguments: &[&str]) {
-    let namespace = shm::namespace(arguments[0]);
+    let namespace = namespace(arguments);
     let builder = Provider::builder().namespace(&namespace).max_bytes(CAP);
     let provider = builder
         .tuning(Tuning::new().arena_size(CAP))
@@ -248,6 +283,76 @@ fn publisher() {
         assert_ne!(shm::objects(names.prefix()), [""; 0], "{way}");
         drop(late);
         drop(subscriber);
+        assert_eq!(shm::objects(names.prefix()), [""; 0], "{way}");
+    }
+}
+
+/// A subscriber reaches its objects by a descriptor of the directory: it maps later segments, and
+/// finds the next publisher.
+#[test]
+fn subscriber_with_held_directory() {
+    for way in WAYS_WITH_PROC {
+        let names = Names::new("restricted-held");
+        let tuning = Tuning::new().arena_size(LEN);
+        let builder = names.provider().max_bytes(CAP).tuning(tuning);
+        let provider = builder.build().unwrap();
+        let early = shm::message(&provider, LEN, SEED);
+        let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
+        let arguments = [names.prefix(), way, HELD];
+        let Some(child) = start_as("restricted-receives", &arguments) else {
+            return;
+        };
+        publisher.wait_for_receivers(1, FOR_EVER).unwrap();
+        if !is_restricted(&child, way) {
+            continue;
+        }
+        publisher.send(early).unwrap();
+        assert_eq!(child.ask(&Message::Go), Message::Done, "{way}");
+        let late = shm::message(&provider, 3 * LEN, SEED);
+        assert_eq!(provider.stats().segments, 2);
+        publisher.send(late).unwrap();
+        assert_eq!(
+            child.ask(&Message::Go),
+            Message::Done,
+            "{way}: later segment"
+        );
+
+        drop(publisher);
+        let mut next = Publisher::create(&provider, CHANNEL).unwrap();
+        // It connects while it waits for a message, and misses what was sent before.
+        let is_found = (0..100).any(|_| {
+            next.send(shm::message(&provider, LEN, SEED)).unwrap();
+            child.ask(&Message::Go) == Message::Done
+        });
+        assert!(is_found, "{way}: next publisher");
+        child.shut_down();
+    }
+}
+
+/// A publisher that does so connects a later subscriber, and removes its objects.
+#[test]
+fn publisher_with_held_directory() {
+    for way in WAYS_WITH_PROC {
+        let names = Names::new("restricted-held-sends");
+        let arguments = [names.prefix(), way, HELD];
+        let Some(child) = start_as("restricted-publishes", &arguments) else {
+            return;
+        };
+        child.expect_done();
+        let builder = Subscriber::builder().namespace(&names.namespace());
+        let early = builder.clone().open(CHANNEL).unwrap();
+        if !is_restricted(&child, way) {
+            drop(child);
+            drop(early);
+            names.sweep();
+            continue;
+        }
+        let mut late = builder.open(CHANNEL).unwrap();
+        assert_eq!(child.ask(&Message::Go), Message::Number(2), "{way}");
+        shm::check(&late.recv().unwrap(), SEED).unwrap();
+        drop(late);
+        drop(early);
+        child.shut_down();
         assert_eq!(shm::objects(names.prefix()), [""; 0], "{way}");
     }
 }
