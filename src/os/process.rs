@@ -38,7 +38,25 @@ pub(crate) struct Wanted<'a> {
     pub(crate) removed: Option<u64>,
 }
 
-/// What the kernel adds to the path of a descriptor whose file has no name.
+impl Wanted<'_> {
+    /// Returns the wanted file in a line of `/proc/PID/maps`.
+    fn mapped(&self, line: &str) -> Option<Inode> {
+        let found = mapped(line)?;
+        if self.inodes.contains(&found) {
+            return Some(found);
+        }
+        // On btrfs, the device differs from that of `stat`: the number and the name have to do.
+        let (_, path) = line.rsplit_once('/')?;
+        if !(self.is_name)(path.strip_suffix(REMOVED).unwrap_or(path)) {
+            return None;
+        }
+        let (_, number) = found;
+        let mut inodes = self.inodes.iter();
+        inodes.find(|(_, wanted)| *wanted == number).copied()
+    }
+}
+
+/// What the kernel adds to the path of a file that has no name any more.
 const REMOVED: &str = " (deleted)";
 
 /// The locks and mappings that visible processes hold on some files, from /proc.
@@ -92,10 +110,7 @@ impl Seen {
         // A path may not be valid UTF-8; the fields before it are.
         let maps = fs::read(directory.join("maps"))?;
         for line in String::from_utf8_lossy(&maps).lines() {
-            let Some(inode) = mapped(line) else {
-                continue;
-            };
-            if files.inodes.contains(&inode) {
+            if let Some(inode) = files.mapped(line) {
                 has_any = true;
                 self.mappings.insert((inode, id));
             }
@@ -319,5 +334,26 @@ mod tests {
         drop((mapping, locks));
         assert_eq!(look().mappers(file).count(), 0);
         fs::remove_file(path).unwrap();
+    }
+
+    /// A file system may show another device in `maps` than in `stat`.
+    #[test]
+    fn mapped_from_another_device() {
+        let wanted = Wanted {
+            inodes: BTreeSet::from([(libc::makedev(0, 40), 257)]),
+            is_name: &|name| name == "shm_pool.camera.chan",
+            removed: None,
+        };
+        let line = |device, inode, path| {
+            format!("7f8772e7d000-7f8772e7e000 rw-s 00000000 {device} {inode}    {path}")
+        };
+        let file = Some((libc::makedev(0, 40), 257));
+        let path = "/data/pools/shm_pool.camera.chan";
+        assert_eq!(wanted.mapped(&line("00:28", 257, path)), file);
+        assert_eq!(wanted.mapped(&line("00:1f", 257, path)), file);
+        let removed = format!("{path} (deleted)");
+        assert_eq!(wanted.mapped(&line("00:1f", 257, &removed)), file);
+        assert_eq!(wanted.mapped(&line("00:1f", 258, path)), None);
+        assert_eq!(wanted.mapped(&line("00:1f", 257, "/data/other")), None);
     }
 }
