@@ -908,4 +908,42 @@ mod tests {
             assert!(waits.join().unwrap().is_ok());
         });
     }
+
+    /// The doorbell of a pool rings as soon as enough is released, whatever a request of another pool
+    /// with the same notice lacks.
+    #[test]
+    fn pools_that_share_a_notice() {
+        let name = format!("shm_pool-unit-{}-notices", std::process::id());
+        let namespace = Namespace::new(&name).unwrap();
+        let build = || {
+            let builder = Provider::builder().namespace(&namespace);
+            builder.max_bytes(4 * MIB).build().unwrap()
+        };
+        let hopeless = build();
+        let pool = loop {
+            let provider = build();
+            if provider.pool().notice == hopeless.pool().notice {
+                break provider;
+            }
+        };
+        let in_use = hopeless.alloc(64).unwrap();
+        let first = pool.alloc(2 * MIB).unwrap();
+        let second = pool.alloc(2 * MIB).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| hopeless.request(4 * MIB).wait().unwrap());
+            scope.spawn(|| pool.request(3 * MIB).wait().unwrap());
+            for provider in [&hopeless, &pool] {
+                while !provider.pool().waiting.list.lock().is_listening() {
+                    thread::yield_now();
+                }
+            }
+            let doorbell = pool.pool().memory_doorbell();
+            let before = doorbell.count();
+            drop(first);
+            assert_eq!(doorbell.count(), before, "it is too little");
+            drop(second);
+            assert_eq!(doorbell.count(), before + 1, "it is enough");
+            drop(in_use);
+        });
+    }
 }
