@@ -1,9 +1,9 @@
 //! The memory of one message: [`Chunk`].
 
 use crate::owner::chunk::ClosedChunk;
-use crate::owner::pool::Pool;
 #[cfg(feature = "unstable-backend")]
-use crate::owner::shelf::Owner;
+use crate::owner::free_list::Owner;
+use crate::owner::pool::Pool;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::slice;
@@ -109,7 +109,7 @@ impl Chunk {
     /// of their addresses are used again fastest.
     #[inline]
     pub fn drop_cold(self) {
-        Pool::give_queued(self.into_closed().into());
+        Pool::release_queued(self.into_closed().into());
     }
 
     /// Converts the chunk into an opaque pointer, for tables of atomics. It is the same pointer each time.
@@ -136,7 +136,7 @@ impl Drop for Chunk {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: taken once: this is the drop of the only owner.
-        Pool::give(unsafe { ManuallyDrop::take(&mut self.0) });
+        Pool::release(unsafe { ManuallyDrop::take(&mut self.0) });
     }
 }
 

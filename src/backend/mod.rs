@@ -406,7 +406,7 @@ impl Backend {
     pub fn alloc(&self, layout: Layout) -> Result<Chunk, AllocError> {
         let class = self.class_of(layout)?;
         let pool = self.pool();
-        let mut taken = pool.shelves()[class].take_hot();
+        let mut taken = pool.free_lists()[class].take_hot();
         // Not in a forked child: a thread that does not exist there may be in the middle of a push.
         if taken.is_none() && pool.is_ours() {
             taken = pool.take_own(class);

@@ -58,7 +58,7 @@ impl Backend {
 
     /// Returns how many chunks of a size class are reserved; 0 if there is no such class.
     pub fn reserved(&self, class: usize) -> usize {
-        if class >= self.pool().shelves().len() {
+        if class >= self.pool().free_lists().len() {
             return 0;
         }
         self.pool().reserved(class)

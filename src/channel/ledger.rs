@@ -575,7 +575,7 @@ impl Drop for Ledger {
             // The notes stay: observers still see these borrowed buffers.
             for chunk in entry.account.take_all(|_| ()) {
                 // SAFETY: as in `take_back`.
-                unsafe { ShmBytes::from_chunk(chunk) }.give_up_to_reader();
+                unsafe { ShmBytes::from_chunk(chunk) }.leak_to_reader();
                 left += 1;
             }
             if left > 0 {

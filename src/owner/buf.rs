@@ -2,9 +2,9 @@
 
 use crate::os::mapping::prefetch_for_writing;
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk};
+use crate::owner::free_list::Owner;
 use crate::owner::limits::{CapacityError, ShareError};
 use crate::owner::pool::Pool;
-use crate::owner::shelf::Owner;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::ids::{PeerId, ProviderId};
 use std::fmt;
@@ -165,7 +165,7 @@ impl Drop for ShmBytesMut {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: this was the only handle (I3) of a chunk that is closed (I5).
-        Pool::give(unsafe { ClosedChunk::from_raw(self.0.chunk) });
+        Pool::release(unsafe { ClosedChunk::from_raw(self.0.chunk) });
     }
 }
 
@@ -365,7 +365,7 @@ impl ShmBytes {
     }
 
     /// Drops the handle, but keeps the bytes for a receiver that may read them for an unknown time.
-    pub(crate) fn give_up_to_reader(self) {
+    pub(crate) fn leak_to_reader(self) {
         self.chunk().keep_bytes();
         self.chunk().pool().note_unread();
     }
@@ -378,7 +378,7 @@ impl ShmBytes {
 
     fn is_borrowed(&self) -> bool {
         let chunk = self.chunk();
-        chunk.is_given_up()
+        chunk.is_leaked()
             || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_borrowed(self.chunk)
     }
 
@@ -396,7 +396,7 @@ impl ShmBytes {
         // In this order: the account holder that gave it up had a handle, so the Acquire load of
         // the count makes that mark visible.
         let is_exclusive =
-            chunk.is_ours() && !is_borrowed && chunk.is_only_handle() && !chunk.is_given_up();
+            chunk.is_ours() && !is_borrowed && chunk.is_only_handle() && !chunk.is_leaked();
         if !is_exclusive {
             return Err(self);
         }
@@ -484,10 +484,10 @@ impl Drop for ShmBytes {
         let chunk = self.chunk();
         if chunk.is_only_handle() && !chunk.is_shared() {
             // SAFETY: this was the only handle (I3), and no peer knows of the chunk (I5).
-            Pool::give(unsafe { ClosedChunk::from_raw(self.chunk) });
+            Pool::release(unsafe { ClosedChunk::from_raw(self.chunk) });
         } else if chunk.drop_handle() {
             // SAFETY: `drop_handle` returned `true`, so this was the last handle (I3).
-            Pool::give_queued(unsafe { OwnedChunk::from_raw(self.chunk) });
+            Pool::release_queued(unsafe { OwnedChunk::from_raw(self.chunk) });
         }
     }
 }

@@ -1,21 +1,21 @@
 //! The memory of one allocation with what the owner knows about it, in private memory. A chunk
-//! moves by pointer between its shelf and its handles: one hand, or clones of a `ShmBytes` that are
+//! moves by pointer between its free list and its handles: one hand, or clones of a `ShmBytes` that are
 //! counted in `refs`. It keeps its pool alive, so a handle need not.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | `ShmBytes` clone dropped: `refs` Release | last drop: `refs` Acquire | the end of the other holders' reads; `shared` and `is_given_up` |
+//! | `ShmBytes` clone dropped: `refs` Release | last drop: `refs` Acquire | the end of the other holders' reads; `shared` and `is_leaked` |
 //! | `share`: `generation`, Release | `share` in another thread, Acquire | the record's number |
 //!
 //! Only the exclusive holder writes the other fields.
 
 use crate::os::fork::{self, ForkGuard};
 use crate::owner::arena::Carved;
+use crate::owner::free_list::{FreeList, Owner};
 use crate::owner::limits::ShareError;
 use crate::owner::pool::Pool;
-use crate::owner::shelf::{Owner, Shelf};
 use crate::owner::waiting::Notice;
 use crate::protocol::record::{published_after, Place, Record};
 use std::iter;
@@ -44,8 +44,8 @@ pub(crate) enum Whereabouts {
 /// with thousands of messages in flight, each is fetched from memory.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
-    /// The class's shelf, or [`Pool::no_shelf`] once it is retired.
-    shelf: AtomicPtr<ChunkShelf>,
+    /// The class's free list, or [`Pool::uncached`] once it is retired.
+    free_list: AtomicPtr<ChunkFreeList>,
     data: NonNull<u8>,
     capacity: usize,
     /// Handles of a frozen chunk; otherwise 1.
@@ -70,22 +70,22 @@ struct Rest {
     memory: Carved,
     registered: AtomicUsize,
     class: u32,
-    is_one_off: bool,
+    is_uncached: bool,
     /// A reader of unknown lifetime has the bytes.
-    is_given_up: AtomicBool,
+    is_leaked: AtomicBool,
     whereabouts: AtomicU8,
     /// The backend's user's.
     tag: AtomicU8,
 }
 
-// SAFETY: the chunk holds the pool and the payload, so its shelf and its data outlive it. All other
+// SAFETY: the chunk holds the pool and the payload, so its free list and its data outlive it. All other
 // fields are atomics or never change.
 unsafe impl Send for Chunk {}
 // SAFETY: shared access reads constant fields and atomics only; the chunk keeps both pointers
 // valid.
 unsafe impl Sync for Chunk {}
 
-pub(crate) type ChunkShelf = Shelf<ClosedChunk, OwnedChunk>;
+pub(crate) type ChunkFreeList = FreeList<ClosedChunk, OwnedChunk>;
 
 /// A chunk in one hand (I3). Leaking it loses the chunk and does no other harm.
 #[repr(transparent)]
@@ -146,26 +146,26 @@ impl OwnedChunk {
         }
     }
 
-    /// Gives it to its shelf's idle queue. `Err` returns a refused chunk.
-    pub(crate) fn give_idle(self) -> Result<(), Self> {
-        let shelf = self.shelf();
-        // SAFETY: the chunk keeps the pool, and so the shelf, until the queue has taken it;
-        // `give_idle` touches nothing afterwards.
-        unsafe { shelf.as_ref() }.give_idle(self)
+    /// Pushes it to its free list's idle queue. `Err` returns a refused chunk.
+    pub(crate) fn push_idle(self) -> Result<(), Self> {
+        let free_list = self.free_list();
+        // SAFETY: the chunk keeps the pool, and so the free list, until the queue has taken it;
+        // `push_idle` touches nothing afterwards.
+        unsafe { free_list.as_ref() }.push_idle(self)
     }
 
-    /// Gives it to the leased queue of its class or, if it `is_retired`, of the pool. `Err` returns
+    /// Pushes it to the leased queue of its class or, if it `is_retired`, of the pool. `Err` returns
     /// it if the pool is closed.
-    pub(crate) fn give_leased(self, is_retired: bool) -> Result<(), Self> {
+    pub(crate) fn push_leased(self, is_retired: bool) -> Result<(), Self> {
         let pool = self.pool();
-        let shelf = if is_retired {
-            NonNull::from(&pool.no_shelf)
+        let free_list = if is_retired {
+            NonNull::from(&pool.uncached)
         } else {
-            NonNull::from(&pool.shelves()[self.class()])
+            NonNull::from(&pool.free_lists()[self.class()])
         };
-        // SAFETY: the chunk keeps the pool, and so the shelf, until the queue has taken it;
-        // `Shelf::give_leased` touches nothing afterwards.
-        unsafe { shelf.as_ref() }.give_leased(self)
+        // SAFETY: the chunk keeps the pool, and so the free list, until the queue has taken it;
+        // `FreeList::push_leased` touches nothing afterwards.
+        unsafe { free_list.as_ref() }.push_leased(self)
     }
 
     /// Returns its pool and its memory. The registry must no longer list it.
@@ -181,20 +181,20 @@ impl OwnedChunk {
 }
 
 impl ClosedChunk {
-    /// Gives it to its shelf's hot slot if that is empty; else returns it.
+    /// Pushes it to its free list's hot slot if that is empty; else returns it.
     #[inline]
-    pub(crate) fn give_if_empty(self) -> Result<(), Self> {
-        let shelf = self.shelf();
-        // SAFETY: the chunk keeps the pool, and so the shelf (I3), until it is given away. From then
-        // on `Shelf::give_if_empty` does not touch the shelf.
-        unsafe { shelf.as_ref() }.give_if_empty(self)
+    pub(crate) fn push_hot(self) -> Result<(), Self> {
+        let free_list = self.free_list();
+        // SAFETY: the chunk keeps the pool, and so the free list (I3), until it is pushed. From then
+        // on `FreeList::push_hot` does not touch the free list.
+        unsafe { free_list.as_ref() }.push_hot(self)
     }
 
-    /// Gives it to its shelf's hot slot. `Err` returns a refused chunk.
-    pub(crate) fn give(self) -> Result<(), OwnedChunk> {
-        let shelf = self.shelf();
-        // SAFETY: as above; `Shelf::give` touches the shelf only while it holds another of its chunks.
-        unsafe { shelf.as_ref() }.give(self)
+    /// Pushes it to its free list's hot slot. `Err` returns a refused chunk.
+    pub(crate) fn push(self) -> Result<(), OwnedChunk> {
+        let free_list = self.free_list();
+        // SAFETY: as above; `FreeList::push` touches the free list only while it holds another of its chunks.
+        unsafe { free_list.as_ref() }.push(self)
     }
 }
 
@@ -202,14 +202,14 @@ impl ClosedChunk {
 type Home = NonNull<MaybeUninit<Chunk>>;
 
 impl Chunk {
-    fn new(pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> Self {
-        let shelf = if is_one_off {
-            &pool.no_shelf
+    fn new(pool: Arc<Pool>, class: usize, memory: Carved, is_uncached: bool) -> Self {
+        let free_list = if is_uncached {
+            &pool.uncached
         } else {
-            &pool.shelves()[class]
+            &pool.free_lists()[class]
         };
         Self {
-            shelf: AtomicPtr::new(NonNull::from(shelf).as_ptr()),
+            free_list: AtomicPtr::new(NonNull::from(free_list).as_ptr()),
             data: memory.start(),
             capacity: memory.len(),
             notice: pool.notice,
@@ -221,12 +221,12 @@ impl Chunk {
             shared: AtomicBool::new(false),
             rest: Rest {
                 uses: AtomicU64::new(0),
-                is_given_up: AtomicBool::new(false),
+                is_leaked: AtomicBool::new(false),
                 whereabouts: AtomicU8::new(Whereabouts::Elsewhere as u8),
                 tag: AtomicU8::new(0),
                 registered: AtomicUsize::new(usize::MAX),
                 class: class as u32,
-                is_one_off,
+                is_uncached,
                 memory,
                 pool,
             },
@@ -267,25 +267,25 @@ impl Chunk {
     }
 
     #[inline]
-    fn shelf(&self) -> NonNull<ChunkShelf> {
-        // Relaxed: both shelves are part of the pool, which is older than the chunk.
+    fn free_list(&self) -> NonNull<ChunkFreeList> {
+        // Relaxed: both free lists are part of the pool, which is older than the chunk.
         // SAFETY: `new` and `retire` store pointers that were made from references.
-        unsafe { NonNull::new_unchecked(self.shelf.load(Ordering::Relaxed)) }
+        unsafe { NonNull::new_unchecked(self.free_list.load(Ordering::Relaxed)) }
     }
 
-    pub(crate) fn is_one_off(&self) -> bool {
-        self.rest.is_one_off
+    pub(crate) fn is_uncached(&self) -> bool {
+        self.rest.is_uncached
     }
 
-    /// No shelf keeps it: a one-off, or retired.
+    /// No free list keeps it: it is uncached, or retired.
     pub(crate) fn is_retired(&self) -> bool {
-        self.shelf() == NonNull::from(&self.pool().no_shelf)
+        self.free_list() == NonNull::from(&self.pool().uncached)
     }
 
-    /// Makes every shelf refuse it from now on. One that holds it still hands it out.
+    /// Makes every free list refuse it from now on. One that holds it still hands it out.
     pub(crate) fn retire(&self) {
-        self.shelf.store(
-            NonNull::from(&self.pool().no_shelf).as_ptr(),
+        self.free_list.store(
+            NonNull::from(&self.pool().uncached).as_ptr(),
             Ordering::Relaxed,
         );
     }
@@ -500,16 +500,16 @@ impl Chunk {
     }
 
     /// Keeps the bytes from ever being reused. Relaxed: the caller then drops its handle (Release),
-    /// and a caller of [`is_given_up`](Self::is_given_up) has the last one (Acquire), or wants a
+    /// and a caller of [`is_leaked`](Self::is_leaked) has the last one (Acquire), or wants a
     /// snapshot.
     pub(crate) fn keep_bytes(&self) {
-        self.rest.is_given_up.store(true, Ordering::Relaxed);
+        self.rest.is_leaked.store(true, Ordering::Relaxed);
         // No length waits for this memory from now on.
         self.pool().arenas.leak(self.memory());
     }
 
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.rest.is_given_up.load(Ordering::Relaxed)
+    pub(crate) fn is_leaked(&self) -> bool {
+        self.rest.is_leaked.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -545,7 +545,7 @@ fn next_block(chunks: usize) -> usize {
 /// The list of a pool's chunks, under one lock.
 pub(crate) struct Registry {
     listed: Vec<Registered>,
-    /// The number of chunks of each class, except one-off and retired ones.
+    /// The number of chunks of each class, except uncached and retired ones.
     kept: Box<[usize]>,
     /// The memory of all chunks. Chunks in a row make a pass over thousands of them fast.
     blocks: Vec<Block>,
@@ -570,7 +570,7 @@ impl Registry {
         self.kept[class]
     }
 
-    /// Returns `true` if every chunk is of this class, and neither a one-off nor retired.
+    /// Returns `true` if every chunk is of this class, and neither uncached nor retired.
     pub(crate) fn is_all_of(&self, class: usize) -> bool {
         self.kept[class] == self.listed.len()
     }
@@ -580,19 +580,19 @@ impl Registry {
         pool: Arc<Pool>,
         class: usize,
         memory: Carved,
-        is_one_off: bool,
+        is_uncached: bool,
     ) -> ClosedChunk {
         let home = match self.homes.pop() {
             Some(home) => home,
             None => self.build(),
         };
-        let chunk = Chunk::new(pool, class, memory, is_one_off);
+        let chunk = Chunk::new(pool, class, memory, is_uncached);
         chunk.set_registered(self.listed.len());
         let place: NonNull<Chunk> = home.cast();
         // SAFETY: the home is unused, in a block that is kept as long as the pool, and so the chunk.
         unsafe { place.as_ptr().write(chunk) };
         self.listed.push(Registered(place));
-        if !is_one_off {
+        if !is_uncached {
             self.kept[class] += 1;
         }
         Hand(place)

@@ -12,7 +12,7 @@ use crate::error::{explained, Advice, BuildError, Explain, OsError};
 use crate::os::mapping::can_prefer_node;
 use crate::os::posix::{has_heap, huge_page_size, page_size, round_to_pages, PAGE};
 use crate::os::segment::Memory;
-use crate::owner::shelf::NoMemory;
+use crate::owner::free_list::NoMemory;
 use crate::protocol::descriptor::MAX_LEN;
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::record::MAX_GRANTS;
@@ -434,7 +434,7 @@ impl Account {
         self.peak.fetch_max(held, Ordering::Relaxed);
     }
 
-    pub(crate) fn give_back(&self, bytes: usize) {
+    pub(crate) fn release(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -1031,7 +1031,7 @@ mod tests {
         let account = Account::default();
         account.take(60);
         account.take(40);
-        account.give_back(70);
+        account.release(70);
         account.count_segment();
         assert_eq!(
             (account.held(), account.peak(), account.created()),

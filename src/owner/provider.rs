@@ -97,8 +97,8 @@ impl Provider {
     pub fn alloc(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
         if len <= self.max_alloc {
             let class = class_of(len);
-            if let Some(shelf) = self.pool.shelves().get(class) {
-                if let Some(chunk) = shelf.take_hot() {
+            if let Some(free_list) = self.pool.free_lists().get(class) {
+                if let Some(chunk) = free_list.take_hot() {
                     if Pool::adopt_warm(&chunk) {
                         return Ok(ShmBytesMut::new(chunk, len));
                     }
@@ -300,7 +300,7 @@ impl Provider {
             return self.alloc(len);
         }
         let class = self.class(len, align)?;
-        let chunk = match self.pool.shelves()[class].take_hot() {
+        let chunk = match self.pool.free_lists()[class].take_hot() {
             Some(chunk) => chunk,
             None => self.pool.take_slow(class, len)?,
         };

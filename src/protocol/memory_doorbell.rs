@@ -23,7 +23,7 @@
 //!
 //! A peer dies; a process is killed between F1 and F4; another program frees space in the file
 //! system; another process of the same user writes garbage here; a region lapses. So the owner
-//! rechecks after [`LOOK_AGAIN`] at the latest. Everything else rings, and nothing else is polled.
+//! rechecks after [`RECHECK_AFTER`] at the latest. Everything else rings, and nothing else is polled.
 //!
 //! Threads of the owner ring through `owner::waiting`, which spares rings that serve nobody.
 
@@ -39,7 +39,7 @@ use crate::sync::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The longest sleep of an owner before it rechecks for memory.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+pub(crate) const RECHECK_AFTER: Duration = Duration::from_millis(50);
 
 /// Zero bytes are a doorbell without a listener.
 #[repr(C, align(64))]

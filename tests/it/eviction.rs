@@ -163,7 +163,7 @@ fn last_record_is_leased(max_idle: usize) -> (Provider, ShmView) {
         .max_idle_per_class(max_idle);
     let (provider, client) = (builder.build().unwrap(), Client::new());
     let half = provider.alloc(MIB / 2).unwrap();
-    // Of a size that does not recur: no shelf keeps it.
+    // Of a size that does not recur: no free list keeps it.
     let view = client
         .attach(&message(&provider, 100_000, 1).descriptor().unwrap())
         .unwrap();

@@ -227,7 +227,7 @@ impl Arenas {
                 Some(arena) if is_discarded && Arc::ptr_eq(&arena.payload, &part.payload) => {
                     arena.filled.clear(part.pages.clone());
                     // Under the lock, so that pages that are reserved again are counted after this.
-                    account.give_back(bytes.len());
+                    account.release(bytes.len());
                     given += bytes.len();
                 }
                 _ => {}
@@ -342,7 +342,7 @@ mod tests {
                 assert!(has_ended.load(Ordering::Relaxed), "its pages are in flight");
                 assert_eq!(holes.len(), 1);
                 assert_eq!(holes[0], 0..len);
-                arenas.give_up(run, &holes);
+                arenas.cancel(run, &holes);
             });
             while arenas.free_bytes() > 0 {
                 thread::yield_now();

@@ -259,7 +259,7 @@ impl Arenas {
         Some((run, holes))
     }
 
-    pub(crate) fn give_up(&self, run: Carved, holes: &[Range<usize>]) {
+    pub(crate) fn cancel(&self, run: Carved, holes: &[Range<usize>]) {
         let mut state = self.state.lock();
         let pages = self.pages_of(&run.range());
         if let Some(arena) = state.arena(run.payload.serial()) {

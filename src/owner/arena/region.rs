@@ -5,7 +5,7 @@
 //! |---|---|
 //! | a run or a piece for its class | is carved wherever it fits, in part there or not, and the region ends |
 //! | a run or a piece for another class | is carved only if it fits nowhere else |
-//! | a chunk is dropped | it returns to the arena, not to a shelf (see `pool::release`) |
+//! | a chunk is dropped | it returns to the arena, not to a free list (see `pool::release`) |
 //!
 //! If no arena is long enough for the length, the region is whole arenas. Nothing is carved there
 //! for its class: once they are empty, they make way for a longer one.

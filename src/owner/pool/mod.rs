@@ -1,5 +1,5 @@
-//! The pool. Dropping the provider closes every shelf. Outstanding handles keep the pool alive
-//! through their chunks: each destroys its chunk when the shelf refuses it, and the last one frees
+//! The pool. Dropping the provider closes every free list. Outstanding handles keep the pool alive
+//! through their chunks: each destroys its chunk when the free list refuses it, and the last one frees
 //! the pool (I6).
 
 #![forbid(unsafe_code)]
@@ -14,7 +14,7 @@ pub use reserve::Reservation;
 
 use crate::os::fork::ForkGuard;
 use crate::owner::arena::{Arenas, Room};
-use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, Registry, Whereabouts};
+use crate::owner::chunk::{Chunk, ChunkFreeList, ClosedChunk, Registry, Whereabouts};
 use crate::owner::control::{OwnerControl, SegmentFactory};
 use crate::owner::limits::{Account, ClassShape, First, Grain, Limits, Need};
 use crate::owner::limits::{AllocError, Refusal, ShareError};
@@ -38,13 +38,13 @@ const GROUP: usize = 32;
 const RECURS_WITHIN: u64 = 16;
 
 pub(crate) struct Pool {
-    shelves: Box<[ChunkShelf]>,
-    /// The shelf of one-offs and retired chunks, which refuses those that no peer may lease.
-    pub(crate) no_shelf: ChunkShelf,
+    free_lists: Box<[ChunkFreeList]>,
+    /// The free list of uncached and retired chunks, which refuses those that no peer may lease.
+    pub(crate) uncached: ChunkFreeList,
     fork: ForkGuard,
     classes: Box<[Class]>,
     reserving: Mutex<()>,
-    /// Chunks of each class, except one-offs; changed under the registry's lock. Side by side and
+    /// Chunks of each class, except uncached ones; changed under the registry's lock. Side by side and
     /// summed by groups, for searches.
     listed: Box<[AtomicUsize]>,
     groups: Box<[AtomicUsize]>,
@@ -206,11 +206,11 @@ impl Pool {
         let keeps_nothing = limits.keeps_nothing();
         let count = || AtomicUsize::new(0);
         Arc::new(Self {
-            shelves: classes
+            free_lists: classes
                 .iter()
-                .map(|_| ChunkShelf::new(keeps_nothing))
+                .map(|_| ChunkFreeList::new(keeps_nothing))
                 .collect(),
-            no_shelf: ChunkShelf::new(true),
+            uncached: ChunkFreeList::new(true),
             fork: ForkGuard::new(),
             reserving: Mutex::new(()),
             listed: classes.iter().map(|_| count()).collect(),
@@ -253,8 +253,8 @@ impl Pool {
     }
 
     #[inline]
-    pub(crate) fn shelves(&self) -> &[ChunkShelf] {
-        &self.shelves
+    pub(crate) fn free_lists(&self) -> &[ChunkFreeList] {
+        &self.free_lists
     }
 
     fn listed(&self, class: usize) -> usize {
@@ -382,9 +382,9 @@ impl Pool {
         if !is_closed {
             let of_class = count.load(Ordering::Relaxed) + 1;
             let of_all = self.shared.load(Ordering::Relaxed) + 1;
-            self.shelves[class].open_leased(of_class, control.records())?;
+            self.free_lists[class].open_leased(of_class, control.records())?;
             // Each chunk may be retired.
-            self.no_shelf.open_leased(of_all, control.records())?;
+            self.uncached.open_leased(of_all, control.records())?;
         }
         let (record, generation) = control.claim_record()?;
         // Relaxed: increased under the lock, and decreased once the chunk is in no place.
@@ -407,25 +407,25 @@ impl Pool {
         // Relaxed: a drop that does not see it yet leaves its memory to the next one, or to the
         // end of the pool.
         self.is_closed.store(true, Ordering::Relaxed);
-        for shelf in self.shelves.iter() {
-            shelf.close(Self::destroy);
+        for free_list in self.free_lists.iter() {
+            free_list.close(Self::destroy);
         }
-        self.no_shelf.close(Self::destroy);
+        self.uncached.close(Self::destroy);
         loop {
             let retired = self.lock_making().retired().take_any();
             let Some(chunk) = retired else { break };
             Self::destroy(chunk);
         }
-        // Only now that the shelves refuse: chunks still borrowed are given up.
+        // Only now that the free lists refuse: chunks still borrowed are leaked.
         let ledgers = std::mem::take(&mut *self.ledgers.lock());
         drop(ledgers);
-        self.give_memory_back();
+        self.return_memory();
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.give_memory_back();
+        self.return_memory();
         match &self.control {
             // One way to end (see `sweep`): messages may still have to be read.
             Some(control) if self.has_unread.load(Ordering::Relaxed) => {
@@ -661,7 +661,7 @@ impl Pool {
         let mut most = (0, 0);
         for class in self.used_classes() {
             let shape = &self.classes[class].shape;
-            idle += self.shelves[class].idle_count() * shape.size().max(shape.need.size);
+            idle += self.free_lists[class].idle_count() * shape.size().max(shape.need.size);
             most = most.max((self.in_use_at_least(class), class));
         }
         let missing = made.saturating_sub(idle).saturating_sub(most_in_use);
@@ -673,8 +673,8 @@ impl Pool {
 
     /// Returns a lower bound of the bytes that are in use of a class.
     fn in_use_at_least(&self, class: usize) -> usize {
-        let shelf = &self.shelves[class];
-        let at_hand = shelf.idle_count() + shelf.leased_count();
+        let free_list = &self.free_lists[class];
+        let at_hand = free_list.idle_count() + free_list.leased_count();
         let in_use = self.listed(class).saturating_sub(at_hand);
         // A chunk has more than half of its class's size.
         let bytes = in_use * (self.classes[class].shape.size() / 2);
@@ -791,11 +791,11 @@ impl Pool {
         };
         let mut classes = Vec::new();
         if classes.try_reserve_exact(self.classes.len()).is_ok() {
-            for (class, shelf) in self.classes.iter().zip(self.shelves.iter()) {
+            for (class, free_list) in self.classes.iter().zip(self.free_lists.iter()) {
                 classes.push(ClassStats {
                     size: class.shape.size(),
                     align: class.shape.align,
-                    idle: shelf.idle_count(),
+                    idle: free_list.idle_count(),
                     hits: class.past_uses.load(Ordering::Relaxed),
                     misses: class.misses.load(Ordering::Relaxed),
                     ..ClassStats::default()
@@ -814,7 +814,7 @@ impl Pool {
             if place != Whereabouts::Leased {
                 out_of_queues += chunk.capacity();
             }
-            // The shelf has already counted every chunk in its queue as idle.
+            // The free list has already counted every chunk in its queue as idle.
             match (place, chunk.is_leased()) {
                 (Whereabouts::Leased, false) => class.idle += 1,
                 (Whereabouts::Leased, true) => {
@@ -900,7 +900,7 @@ impl Pool {
         }
         let mut bytes = self.retired_bytes.load(Ordering::Relaxed);
         for class in self.used_classes() {
-            bytes += self.shelves[class].leased_count() * self.classes[class].shape.size();
+            bytes += self.free_lists[class].leased_count() * self.classes[class].shape.size();
         }
         bytes
     }

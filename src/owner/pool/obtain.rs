@@ -100,8 +100,8 @@ impl<'a> Making<'a> {
 pub(super) struct Wanted {
     pub(super) class: usize,
     pub(super) need: Need,
-    /// No shelf will keep the chunk.
-    is_one_off: bool,
+    /// No free list will keep the chunk.
+    is_uncached: bool,
     /// The chunk is reserved beside the existing ones, so none of those serves.
     pub(super) is_reserve: bool,
 }
@@ -197,14 +197,14 @@ impl Pool {
             Ok(chunk) => return Ok(chunk),
             Err(refusal) => refusal,
         };
-        let is_rounded = !wanted.is_one_off && need.size < wanted.need.size;
+        let is_rounded = !wanted.is_uncached && need.size < wanted.need.size;
         if !is_rounded || !self.is_out_of_room(&refusal) {
             return Err(refusal);
         }
         // It may fit without the class's rounding.
         let exact = Wanted {
             need,
-            is_one_off: true,
+            is_uncached: true,
             ..wanted
         };
         self.obtain(exact).or(Err(refusal))
@@ -237,13 +237,13 @@ impl Pool {
         drop(keeps_new);
         if !self.source.keeps_segments() {
             // There may be a new segment, without memory.
-            self.give_up_arenas(true);
+            self.release_arenas(true);
         }
         None
     }
 
-    /// If the arenas can no longer grow, this is a one-off unless the class recurs: a chunk on a
-    /// shelf would be in the way of others.
+    /// If the arenas can no longer grow, this chunk is uncached unless the class recurs: a chunk on a
+    /// free list would be in the way of others.
     fn wanted(&self, class: usize, len: usize) -> Wanted {
         let usual = self.usual(class);
         let room = self.arenas.room();
@@ -264,7 +264,7 @@ impl Pool {
         }
         Wanted {
             need: self.demand(class, len),
-            is_one_off: true,
+            is_uncached: true,
             ..usual
         }
     }
@@ -294,7 +294,7 @@ impl Pool {
         Wanted {
             class,
             need: self.classes[class].shape.need,
-            is_one_off: false,
+            is_uncached: false,
             is_reserve: false,
         }
     }
@@ -323,7 +323,7 @@ impl Pool {
                 continue;
             }
             // Another thread may have released a chunk.
-            if let Some(chunk) = self.look_everywhere(wanted) {
+            if let Some(chunk) = self.search_all(wanted) {
                 return Ok(chunk);
             }
             if tried.has_awaited_futures || !self.waiting.await_abandoned_try() {
@@ -364,7 +364,7 @@ impl Pool {
                         RoomMade::TryAgain if tried.may_try_again() => continue,
                         RoomMade::Surrender if tried.may_try_again() => {
                             self.arenas.note_merged();
-                            self.give_up_arenas(false);
+                            self.release_arenas(false);
                             continue;
                         }
                         _ => return Err(shortage),
@@ -424,7 +424,7 @@ impl Pool {
         self.take_larger_leased(class)
     }
 
-    fn look_everywhere(&self, wanted: Wanted) -> Option<ClosedChunk> {
+    fn search_all(&self, wanted: Wanted) -> Option<ClosedChunk> {
         self.take_any(&mut self.lock_making(), wanted)
     }
 
@@ -511,7 +511,7 @@ impl Pool {
         tried.anywhere = true;
         tried.rounds = 0;
         // A chunk in the range leaves it when it is dropped, unless there is no other range.
-        wanted.is_one_off |= !wanted.is_reserve && self.arenas.has_other_sites();
+        wanted.is_uncached |= !wanted.is_reserve && self.arenas.has_other_sites();
         true
     }
 
@@ -564,7 +564,7 @@ impl Pool {
             Shortage::Cap => self.exhausted(wanted.need),
             Shortage::Os(error) => {
                 if !self.source.keeps_segments() {
-                    self.give_up_arenas(true);
+                    self.release_arenas(true);
                 }
                 (*error).into()
             }
@@ -580,13 +580,13 @@ impl Pool {
         self.collection.note_made(memory.len());
         self.refused.store(0, Ordering::Relaxed);
         let mut registry = self.registry.lock();
-        if !wanted.is_one_off {
+        if !wanted.is_uncached {
             self.groups[class / GROUP].fetch_add(1, Ordering::Relaxed);
             let others = self.listed[class].fetch_add(1, Ordering::Relaxed);
             let max_queued = counts.shape.max_idle.saturating_sub(1);
-            self.shelves[class].open_idle(others, max_queued);
+            self.free_lists[class].open_idle(others, max_queued);
         }
-        registry.enter(self.clone(), class, memory, wanted.is_one_off)
+        registry.enter(self.clone(), class, memory, wanted.is_uncached)
     }
 }
 
@@ -617,7 +617,7 @@ impl Pool {
         let Need { size, grain } = wanted.need;
         match grain {
             Grain::Page => (size, size),
-            Grain::Line => self.arenas.heap_len(size, !wanted.is_one_off),
+            Grain::Line => self.arenas.heap_len(size, !wanted.is_uncached),
         }
     }
 
@@ -707,7 +707,7 @@ impl Pool {
             if let Err(error) = segment.reserve(hole.clone()) {
                 // Undoes a partial reservation.
                 segment.discard(hole.clone());
-                self.arenas.give_up(run, &holes[at..]);
+                self.arenas.cancel(run, &holes[at..]);
                 self.notify_unless_trying();
                 return Err(error.into());
             }
@@ -796,7 +796,7 @@ impl Pool {
         }
         if let Err(shortage) = self.fill_bare(len) {
             // `grow_keeping` has one.
-            self.give_up_arenas_beside(true, 1);
+            self.release_arenas_except(true, 1);
             return Err(shortage);
         }
         Ok(())
@@ -814,7 +814,7 @@ impl Pool {
                 missing += hole.len();
             }
             if let Err(error) = self.source.check_room(missing) {
-                self.arenas.give_up(all, &holes);
+                self.arenas.cancel(all, &holes);
                 result = Err(error.into());
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Releasing. A chunk returns to its shelf, or to the leased queue if a peer leases it; if its
+//! Releasing. A chunk returns to its free list, or to the leased queue if a peer leases it; if its
 //! place refuses it, it is destroyed. Idle chunks are evicted to the arenas, and free memory
 //! returns to the system.
 //!
@@ -35,25 +35,25 @@ use std::sync::atomic::Ordering;
 impl Pool {
     /// Does nothing in a forked child.
     #[inline]
-    pub(crate) fn give(chunk: ClosedChunk) {
+    pub(crate) fn release(chunk: ClosedChunk) {
         if !chunk.was_taken_here() {
-            return Self::give_queued(chunk.into());
+            return Self::release_queued(chunk.into());
         }
         let notice = chunk.notice();
         let bytes = chunk.capacity();
-        match chunk.give_if_empty() {
+        match chunk.push_hot() {
             Ok(()) => notice.notify_released(bytes),
-            Err(chunk) => Self::give_beside(chunk),
+            Err(chunk) => Self::release_slow(chunk),
         }
     }
 
-    /// Ends [`Pool::give`] if the hot slot is full. Apart, so that the warm path saves no register:
+    /// Ends [`Pool::release`] if the hot slot is full. Apart, so that the warm path saves no register:
     /// a locked instruction waits for such stores.
     #[inline(never)]
-    fn give_beside(chunk: ClosedChunk) {
+    fn release_slow(chunk: ClosedChunk) {
         let notice = chunk.notice();
         let bytes = chunk.capacity();
-        match chunk.give() {
+        match chunk.push() {
             Ok(()) => notice.notify_released(bytes),
             Err(chunk) => Self::destroy(chunk),
         }
@@ -64,7 +64,7 @@ impl Pool {
     /// thread's goes to the queue, so that the hot slot's cache line does not move with every
     /// message.
     #[inline(never)]
-    pub(crate) fn give_queued(chunk: OwnedChunk) {
+    pub(crate) fn release_queued(chunk: OwnedChunk) {
         if chunk.is_ours() {
             let notice = chunk.notice();
             let bytes = chunk.capacity();
@@ -77,7 +77,7 @@ impl Pool {
     /// Without notice to waiting requests.
     pub(super) fn put_back(chunk: OwnedChunk) {
         if !chunk.is_shared() {
-            Self::shelve(chunk);
+            Self::release_unleased(chunk);
             return;
         }
         // A retired chunk stays open in the leased queue, unless nothing is to be kept.
@@ -86,27 +86,27 @@ impl Pool {
             return;
         }
         chunk.set_whereabouts(Whereabouts::Idle);
-        if let Err(chunk) = chunk.give_idle() {
+        if let Err(chunk) = chunk.push_idle() {
             if let Some(chunk) = Self::reopen(chunk) {
-                Self::shelve(chunk.into());
+                Self::release_unleased(chunk.into());
             }
         }
     }
 
-    fn shelve(chunk: OwnedChunk) {
+    fn release_unleased(chunk: OwnedChunk) {
         let refused = if chunk.is_retired() {
             chunk
         } else {
-            match chunk.give_idle() {
+            match chunk.push_idle() {
                 Ok(()) => return,
                 Err(chunk) => chunk,
             }
         };
-        let given = match refused.close() {
-            Ok(closed) => closed.give(),
+        let pushed = match refused.close() {
+            Ok(closed) => closed.push(),
             Err(leased) => Err(leased),
         };
-        if let Err(chunk) = given {
+        if let Err(chunk) = pushed {
             Self::destroy(chunk);
         }
     }
@@ -135,7 +135,7 @@ impl Pool {
                 may_be_leased.store(true, Ordering::Relaxed);
             }
         }
-        let refused = chunk.give_leased(is_retired);
+        let refused = chunk.push_leased(is_retired);
         if let Err(chunk) = refused {
             // Only a closed pool refuses.
             Self::destroy(chunk);
@@ -162,7 +162,7 @@ impl Pool {
 
     pub(super) fn unlist(&self, registry: &mut Registry, chunk: &Chunk) {
         registry.remove(chunk);
-        if !chunk.is_one_off() {
+        if !chunk.is_uncached() {
             self.listed[chunk.class()].fetch_sub(1, Ordering::Relaxed);
             self.groups[chunk.class() / GROUP].fetch_sub(1, Ordering::Relaxed);
         }
@@ -172,7 +172,7 @@ impl Pool {
         let class = chunk.class();
         let uses = chunk.uses();
         let record = chunk.claimed();
-        let is_kept = chunk.is_given_up();
+        let is_kept = chunk.is_leaked();
         let (pool, memory) = chunk.dismantle();
         let bytes = memory.len();
 
@@ -197,7 +197,7 @@ impl Pool {
         }
         pool.arenas.free(memory);
         if pool.limits.keeps_nothing() || pool.is_closed.load(Ordering::Relaxed) {
-            pool.give_memory_back();
+            pool.return_memory();
         }
         pool.notice.notify_released(bytes);
     }
@@ -400,7 +400,7 @@ impl Pool {
             if most == 0 {
                 return;
             }
-            // Size first, to keep the shelves of small classes out of the cache.
+            // Size first, to keep the free lists of small classes out of the cache.
             let is_long = self.classes[class].shape.need.size >= self.limits.page;
             if !is_long {
                 continue;
@@ -408,7 +408,7 @@ impl Pool {
             if tries > 0 && self.may_be_leased[class].load(Ordering::Relaxed) {
                 let most_leased = tries.min(LEASED_TRIES_AT_THE_CAP);
                 tries -= self.return_leased_of(making, class, most_leased);
-                if self.shelves[class].leased_count() == 0 {
+                if self.free_lists[class].leased_count() == 0 {
                     self.may_be_leased[class].store(false, Ordering::Relaxed);
                 }
             }
@@ -444,22 +444,22 @@ impl Pool {
         most: usize,
         mut choose: impl FnMut(&Chunk) -> bool,
     ) -> usize {
-        let shelf = &self.shelves[class];
+        let free_list = &self.free_lists[class];
         let mut evicted = 0;
-        shelf.look_everywhere();
+        free_list.search_all();
         // Bounded: other threads may go on giving.
-        for checked in 1..=shelf.queued_count() {
+        for checked in 1..=free_list.queued_count() {
             if evicted >= most || self.evictable(class) == 0 {
                 return evicted;
             }
-            let Some((chunk, _)) = shelf.take_idle() else {
+            let Some((chunk, _)) = free_list.take_idle() else {
                 break;
             };
             if choose(&chunk) {
                 evicted += self.evict_or_put_back(making, chunk);
             } else if chunk.is_leased() {
                 Self::put_back(chunk);
-            } else if let Err(refused) = shelf.give_idle(chunk) {
+            } else if let Err(refused) = free_list.push_idle(chunk) {
                 Self::put_back(refused);
             }
             if checked % HIDDEN_AT_ONCE == 0 {
@@ -467,13 +467,13 @@ impl Pool {
             }
         }
         if evicted < most && self.evictable(class) > 0 {
-            match shelf.take_hot() {
+            match free_list.take_hot() {
                 Some(chunk) if choose(&chunk) => {
                     evicted += self.evict_or_put_back(making, chunk.into());
                 }
                 Some(chunk) => {
                     // A retired one that is not picked stays, too.
-                    if let Err(refused) = shelf.give(chunk) {
+                    if let Err(refused) = free_list.push(chunk) {
                         Self::put_back(refused);
                     }
                 }
@@ -521,7 +521,7 @@ impl Pool {
     pub(super) fn idle_bytes(&self) -> usize {
         let mut bytes = 0;
         for class in self.used_classes() {
-            bytes += self.shelves[class].idle_count() * self.classes[class].shape.size();
+            bytes += self.free_lists[class].idle_count() * self.classes[class].shape.size();
         }
         bytes
     }
@@ -548,7 +548,7 @@ impl Pool {
     pub(super) fn evictable(&self, class: usize) -> usize {
         self.listed(class)
             .saturating_sub(self.reserved(class))
-            .min(self.shelves[class].idle_count())
+            .min(self.free_lists[class].idle_count())
     }
 
     /// Returns free memory of the arenas to the system or, if that was done before, of enough idle
@@ -592,9 +592,9 @@ impl Pool {
         let before = self.account.held();
         self.reclaim();
         self.evict_all();
-        self.give_memory_back();
+        self.return_memory();
         let bytes = before.saturating_sub(self.account.held());
-        event!(debug, provider = %self.id(), bytes, "idle memory given back");
+        event!(debug, provider = %self.id(), bytes, "idle memory returned");
         bytes
     }
 
@@ -630,32 +630,32 @@ impl Pool {
         punched
     }
 
-    pub(super) fn give_memory_back(&self) {
+    pub(super) fn return_memory(&self) {
         if !self.source.keeps_segments() {
-            self.give_up_arenas(false);
+            self.release_arenas(false);
         }
         self.punch(usize::MAX);
     }
 
     /// With `unused`, segments created for an allocation that failed. Their memory is discarded
     /// first, because peers may still have them mapped.
-    pub(super) fn give_up_arenas(&self, unused: bool) {
-        self.give_up_arenas_beside(unused, 0);
+    pub(super) fn release_arenas(&self, unused: bool) {
+        self.release_arenas_except(unused, 0);
     }
 
     /// Does the same for a thread that holds so many [`KeepNew`](crate::owner::arena::KeepNew).
-    pub(super) fn give_up_arenas_beside(&self, unused: bool, own: usize) {
+    pub(super) fn release_arenas_except(&self, unused: bool, own: usize) {
         while let Some((payload, filled)) = self.arenas.take_empty(unused, own) {
             event!(
                 info,
                 provider = %self.id(),
                 segment = payload.serial(),
                 len = payload.len(),
-                "segment given up"
+                "segment released"
             );
             payload.segment().discard(0..payload.len());
             self.unlist_segment(&payload);
-            self.account.give_back(filled);
+            self.account.release(filled);
             if unused {
                 self.account.uncount_segment();
             }
@@ -735,21 +735,21 @@ impl Pool {
         last.bytes = gaps.min(last.gaps);
         let mut unneeded = last.bytes;
         for class in self.used_classes() {
-            let shelf = &self.shelves[class];
+            let free_list = &self.free_lists[class];
             let hot = if self.evictable(class) > 0 {
-                shelf.take_hot()
+                free_list.take_hot()
             } else {
                 None
             };
             if let Some(hot) = hot {
                 if !hot.clear_taker() {
                     last.bytes += self.evict_or_put_back(making, hot.into());
-                } else if let Err(refused) = hot.give() {
+                } else if let Err(refused) = hot.push() {
                     Self::put_back(refused);
                 }
             }
             let tally = &self.classes[class];
-            let queued = shelf.queued_count().min(self.evictable(class));
+            let queued = free_list.queued_count().min(self.evictable(class));
             let low = tally.low.swap(NO_MARK, Ordering::Relaxed).min(queued);
             tally.unneeded.store(low, Ordering::Relaxed);
             unneeded += low * self.classes[class].shape.size();
@@ -789,7 +789,7 @@ impl Pool {
                 && self.evictable(class) > 0
             {
                 // The oldest first. Other threads may have taken some.
-                let Some((chunk, _)) = self.shelves[class].take_idle() else {
+                let Some((chunk, _)) = self.free_lists[class].take_idle() else {
                     break;
                 };
                 unneeded.fetch_sub(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! Shared chunks that no shelf keeps: one-offs, and retired ones. They stay open to peers until
+//! Shared chunks that no free list keeps: uncached and retired ones. They stay open to peers until
 //! their memory is wanted, so a descriptor in flight remains valid.
 //!
-//! A released one waits in the leased queue of [`Pool::no_shelf`](super::Pool), which takes no lock.
+//! A released one waits in the leased queue of [`Pool::uncached`](super::Pool), which takes no lock.
 //! A thread that looks for memory moves it to these lists, which it has with the making lock.
 //!
 //! | list | holds | is checked |
@@ -11,7 +11,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::owner::chunk::{ChunkShelf, OwnedChunk};
+use crate::owner::chunk::{ChunkFreeList, OwnedChunk};
 use std::collections::VecDeque;
 use std::mem;
 
@@ -34,13 +34,13 @@ pub(super) struct Retired {
 
 impl Retired {
     /// Moves the chunks of the queue to the list of recent ones. Without private memory, they stay.
-    fn fill(&mut self, shelf: &ChunkShelf) {
+    fn fill(&mut self, free_list: &ChunkFreeList) {
         // Bounded: other threads may go on releasing.
-        for _ in 0..shelf.leased_count() {
+        for _ in 0..free_list.leased_count() {
             if self.recent.try_reserve(1).is_err() || self.late.try_reserve(1).is_err() {
                 return;
             }
-            let Some(chunk) = shelf.take_leased() else {
+            let Some(chunk) = free_list.take_leased() else {
                 return;
             };
             self.recent.push_back(chunk);
@@ -48,8 +48,8 @@ impl Retired {
     }
 
     /// Takes a chunk that no peer leases now, if one of the first few is such.
-    pub(super) fn take_ended(&mut self, shelf: &ChunkShelf) -> Option<OwnedChunk> {
-        self.fill(shelf);
+    pub(super) fn take_ended(&mut self, free_list: &ChunkFreeList) -> Option<OwnedChunk> {
+        self.fill(free_list);
         if let Some(chunk) = self.take_recent() {
             return Some(chunk);
         }
@@ -91,8 +91,8 @@ impl Retired {
     }
 
     /// Begins a check of all chunks. Returns how many are recent and late.
-    pub(super) fn check_all(&mut self, shelf: &ChunkShelf) -> (usize, usize) {
-        self.fill(shelf);
+    pub(super) fn check_all(&mut self, free_list: &ChunkFreeList) -> (usize, usize) {
+        self.fill(free_list);
         self.passed = 0;
         (self.recent.len(), self.late.len())
     }

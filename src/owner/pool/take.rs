@@ -10,7 +10,7 @@
 //! 5. idle chunks of the next larger classes, if they waste little;
 //! 6. a new chunk (`obtain`).
 //!
-//! A *one-off* is as long as its message, and no shelf keeps it.
+//! An *uncached* chunk is as long as its message, and no free list keeps it.
 
 #![forbid(unsafe_code)]
 
@@ -141,24 +141,24 @@ impl Pool {
     }
 
     pub(crate) fn has_ready(&self, class: usize) -> bool {
-        self.reserved(class) > 0 || !self.shelves[class].is_empty()
+        self.reserved(class) > 0 || !self.free_lists[class].is_empty()
     }
 
     pub(crate) fn take_own(&self, class: usize) -> Option<ClosedChunk> {
-        // If each message has its own size, this keeps the shelves out of the cache.
+        // If each message has its own size, this keeps the free lists out of the cache.
         if self.listed(class) == 0 {
             return None;
         }
         if let Some(chunk) = self.take_idle(class) {
             return Some(chunk);
         }
-        self.shelves[class].take_hot()
+        self.free_lists[class].take_hot()
     }
 
     /// Takes an idle chunk of one of the next larger classes, if one wastes little.
     pub(crate) fn take_larger(&self, class: usize) -> Option<ClosedChunk> {
         for other in self.serving(class).skip(1) {
-            if self.may_lend(other) && !self.shelves[other].is_empty() {
+            if self.may_lend(other) && !self.free_lists[other].is_empty() {
                 if let Some(chunk) = self.take_own(other) {
                     return Some(chunk);
                 }
@@ -211,9 +211,9 @@ impl Pool {
     }
 
     fn take_idle(&self, class: usize) -> Option<ClosedChunk> {
-        let shelf = &self.shelves[class];
+        let free_list = &self.free_lists[class];
         loop {
-            let (chunk, left) = shelf.take_idle()?;
+            let (chunk, left) = free_list.take_idle()?;
             // A peer may have leased it since it was released.
             if let Some(chunk) = Self::reopen(chunk) {
                 self.note_low_water(class, left);
@@ -224,7 +224,7 @@ impl Pool {
 
     /// Takes a leased chunk of the class whose leases have ended.
     pub(super) fn take_leased(&self, class: usize) -> Option<ClosedChunk> {
-        if self.listed(class) == 0 || self.shelves[class].leased_count() == 0 {
+        if self.listed(class) == 0 || self.free_lists[class].leased_count() == 0 {
             return None;
         }
         let found = self.take_leased_of(class, self.leased_tries(class));
@@ -245,17 +245,17 @@ impl Pool {
 
     /// Takes the first of at most `tries` leased chunks of the class whose leases have ended.
     pub(super) fn take_leased_of(&self, class: usize, tries: usize) -> Option<ClosedChunk> {
-        // First, to keep the shelves of unused classes out of the cache.
+        // First, to keep the free lists of unused classes out of the cache.
         if self.listed(class) == 0 {
             return None;
         }
-        let shelf = &self.shelves[class];
+        let free_list = &self.free_lists[class];
         if tries == usize::MAX {
-            shelf.look_everywhere();
+            free_list.search_all();
         }
         // Bounded: other threads may go on giving.
-        for _ in 0..tries.min(shelf.leased_count()) {
-            let leased = shelf.take_leased()?;
+        for _ in 0..tries.min(free_list.leased_count()) {
+            let leased = free_list.take_leased()?;
             match Self::reopen(leased) {
                 Some(chunk) if chunk.is_retired() => Self::destroy(chunk.into()),
                 Some(chunk) => return Some(chunk),
@@ -268,7 +268,7 @@ impl Pool {
     /// Frees at most `most` retired chunks whose leases have ended.
     pub(super) fn free_retired(&self, making: &mut Making<'_>, most: usize) {
         for _ in 0..most {
-            let Some(chunk) = making.retired().take_ended(&self.no_shelf) else {
+            let Some(chunk) = making.retired().take_ended(&self.uncached) else {
                 return;
             };
             self.free_ended(chunk);
@@ -277,7 +277,7 @@ impl Pool {
 
     /// Frees all retired chunks whose leases have ended.
     fn free_all_retired(&self, making: &mut Making<'_>) {
-        let (recent, late) = making.retired().check_all(&self.no_shelf);
+        let (recent, late) = making.retired().check_all(&self.uncached);
         for checked in 1..=recent + late {
             let ended = if checked <= recent {
                 making.retired().check_recent()
@@ -321,15 +321,15 @@ impl Pool {
         class: usize,
         most: usize,
     ) -> usize {
-        // First, to keep the shelves of unused classes out of the cache.
+        // First, to keep the free lists of unused classes out of the cache.
         if self.listed(class) == 0 {
             return 0;
         }
-        let shelf = &self.shelves[class];
-        shelf.look_everywhere();
-        let count = shelf.leased_count().min(most);
+        let free_list = &self.free_lists[class];
+        free_list.search_all();
+        let count = free_list.leased_count().min(most);
         for checked in 1..=count {
-            let Some(leased) = shelf.take_leased() else {
+            let Some(leased) = free_list.take_leased() else {
                 return checked;
             };
             if let Some(chunk) = Self::reopen(leased) {

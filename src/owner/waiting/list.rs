@@ -10,7 +10,7 @@ use super::Waiter;
 use crate::os::futex::Deadline;
 use crate::owner::limits::Grain;
 use crate::owner::pool::Pool;
-use crate::protocol::memory_doorbell::LOOK_AGAIN;
+use crate::protocol::memory_doorbell::RECHECK_AFTER;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ struct Round {
     /// The listener has been woken for it.
     is_listener_woken: bool,
     /// When the next round begins, even if the doorbell does not ring.
-    look_again: Option<Deadline>,
+    recheck_at: Option<Deadline>,
     /// One has begun since the list was empty.
     has_begun: bool,
     began: Option<Instant>,
@@ -304,7 +304,7 @@ impl List {
         };
         busy.waiter.failed_in.store(began, Ordering::Relaxed);
         self.enlist(busy.waiter);
-        self.round.look_again = Deadline::after(LOOK_AGAIN);
+        self.round.recheck_at = Deadline::after(RECHECK_AFTER);
     }
 
     fn visited(&self, number: u64) -> u64 {
@@ -375,8 +375,8 @@ impl List {
         !self.round.has_begun || count.wrapping_sub(self.round.count) > self.round.own_rings
     }
 
-    pub(super) fn look_again(&self) -> Option<Deadline> {
-        self.round.look_again
+    pub(super) fn recheck_at(&self) -> Option<Deadline> {
+        self.round.recheck_at
     }
 
     /// Begins a round, if the doorbell's `count` was read before its first try.
@@ -384,7 +384,7 @@ impl List {
         self.round.number += 1;
         self.round.count = count;
         self.round.own_rings = 0;
-        self.round.look_again = Deadline::after(LOOK_AGAIN);
+        self.round.recheck_at = Deadline::after(RECHECK_AFTER);
         self.round.due_from = None;
         self.round.is_listener_woken = false;
         self.round.has_begun = true;

@@ -12,7 +12,7 @@
 //!                   the doorbell rings                    refused, served or busy:
 //!                 ┌────────────────────► trying (first) ─────────────► trying (next) ──┐
 //!   listening ────┤                                                                    │
-//!   (first) ▲     └─ LOOK_AGAIN has passed, or a pass is due                           │
+//!   (first) ▲     └─ RECHECK_AFTER has passed, or a pass is due                        │
 //!           └──────────────────────────── after the last request ──────────────────────┘
 //! ```
 //!
@@ -46,7 +46,7 @@
 //! - A try that panics, in a segment source, counts as refused, and passes the turn on. A waker's
 //!   panic is caught, with no lock held.
 //! - Nothing rings when a peer is killed, when other programs free space in the file system, or when
-//!   a region lapses. So the listener begins a round [`LOOK_AGAIN`](crate::protocol::memory_doorbell::LOOK_AGAIN) after the last one, and nobody
+//!   a region lapses. So the listener begins a round [`RECHECK_AFTER`](crate::protocol::memory_doorbell::RECHECK_AFTER) after the last one, and nobody
 //!   else polls.
 //!
 //! A future's waker is user code: it may poll, panic, or drop the provider. So the helper thread
@@ -336,7 +336,7 @@ impl WaitingRoom {
     fn listen(&self, list: &mut MutexGuard<'_, List>, pool: &Pool, until: Option<Deadline>) {
         let doorbell = pool.memory_doorbell();
         let count = doorbell.count();
-        if list.has_rung(count) || Deadline::is_past(list.look_again()) {
+        if list.has_rung(count) || Deadline::is_past(list.recheck_at()) {
             if let Some(rest) = list.rest() {
                 let rest = Deadline::first(until, Deadline::after(rest));
                 self.rest(list, rest);
@@ -347,7 +347,7 @@ impl WaitingRoom {
         } else if list.begin_due_pass() {
             self.pass_turn(list, pool);
         } else {
-            let until = Deadline::first(until, list.look_again());
+            let until = Deadline::first(until, list.recheck_at());
             MutexGuard::unlocked(list, || doorbell.sleep(count, until));
         }
     }
@@ -508,7 +508,7 @@ impl WaitingRoom {
         }
         self.remove(list, pool, place);
         if let Ok(chunk) = delivery {
-            MutexGuard::unlocked(list, || Pool::give(chunk));
+            MutexGuard::unlocked(list, || Pool::release(chunk));
         }
         self.end_try(list);
     }
@@ -695,7 +695,7 @@ impl Drop for Ticket {
         // In a forked child the list is the parent's.
         if self.pool.is_ours() {
             if let Some(Ok(chunk)) = self.leave() {
-                Pool::give(chunk);
+                Pool::release(chunk);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Loom models of chunks that are taken and given while the pool closes.
+//! Loom models of chunks that are taken and pushed while the pool closes.
 
 use super::*;
 use loom::sync::atomic::AtomicUsize;
@@ -6,23 +6,23 @@ use loom::sync::Arc;
 use loom::thread;
 
 struct Places {
-    shelf: Shelf<Carry, Carry>,
+    free_list: FreeList<Carry, Carry>,
 }
 
 impl Places {
     fn new(keeps_nothing: bool) -> Arc<Self> {
         let places = Self {
-            shelf: Shelf::new(keeps_nothing),
+            free_list: FreeList::new(keeps_nothing),
         };
         if !keeps_nothing {
-            places.shelf.open_idle(1, 1);
-            assert!(places.shelf.open_leased(2, 2).is_ok());
+            places.free_list.open_idle(1, 1);
+            assert!(places.free_list.open_leased(2, 2).is_ok());
         }
         Arc::new(places)
     }
 
     fn close(&self) {
-        self.shelf.close(destroy);
+        self.free_list.close(destroy);
     }
 }
 
@@ -82,23 +82,23 @@ fn drop_handle(handle: Carry, leased: bool) {
     };
     // SAFETY: only the holder writes (I3).
     bytes.with_mut(|b| unsafe { *b += 1 });
-    // SAFETY: the item keeps the places alive until it is given away, and a give touches nothing
+    // SAFETY: the item keeps the places alive until it is pushed, and a push touches nothing
     // after that.
     let places = unsafe { places.as_ref() };
-    let given = if leased {
-        places.shelf.give_leased(handle)
+    let pushed = if leased {
+        places.free_list.push_leased(handle)
     } else {
         places
-            .shelf
-            .give_if_empty(handle)
-            .or_else(|handle| places.shelf.give(handle))
+            .free_list
+            .push_hot(handle)
+            .or_else(|handle| places.free_list.push(handle))
     };
-    if let Err(item) = given {
+    if let Err(item) = pushed {
         destroy(item);
     }
 }
 
-/// Every chunk is destroyed once, and the last one frees the shelf (loom reports a leaked `Arc`).
+/// Every chunk is destroyed once, and the last one frees the free list (loom reports a leaked `Arc`).
 fn close_and_drain(leased: [bool; 2]) {
     loom::model(move || {
         let destroyed = Arc::new(AtomicUsize::new(0));
@@ -131,20 +131,22 @@ fn close_drains_leased_queue() {
 
 /// A take that disturbs the seal loses no chunk and invents none.
 #[test]
-fn shelf_that_keeps_nothing() {
+fn free_list_that_keeps_nothing() {
     loom::model(|| {
         let destroyed = Arc::new(AtomicUsize::new(0));
         let places = Places::new(true);
         let handle = item(&places, &destroyed);
-        let giver = thread::spawn(move || drop_handle(handle, false));
+        let releasing = thread::spawn(move || drop_handle(handle, false));
         let taker = {
             let places = places.clone();
-            thread::spawn(move || places.shelf.take_hot().map(destroy))
+            thread::spawn(move || places.free_list.take_hot().map(destroy))
         };
-        let taken = places.shelf.take_hot().map(destroy);
+        let taken = places.free_list.take_hot().map(destroy);
         taker.join().unwrap();
-        giver.join().unwrap();
-        places.shelf.close(|_| panic!("the shelf kept a chunk"));
+        releasing.join().unwrap();
+        places
+            .free_list
+            .close(|_| panic!("the free_list kept a chunk"));
         drop(places);
         let _ = taken;
         assert_eq!(destroyed.load(Ordering::Relaxed), 1);
@@ -158,14 +160,14 @@ fn take_acquires_release() {
         let places = Places::new(false);
         let first = item(&places, &destroyed);
         let second = item(&places, &destroyed);
-        let giver = thread::spawn(move || {
+        let releasing = thread::spawn(move || {
             drop_handle(first, false);
             drop_handle(second, false);
         });
         let taken = places
-            .shelf
+            .free_list
             .take_hot()
-            .or_else(|| places.shelf.take_idle().map(|(item, _)| item));
+            .or_else(|| places.free_list.take_idle().map(|(item, _)| item));
         if let Some(taken) = taken {
             // SAFETY: taken out of its place, so this thread is the holder (I3).
             unsafe { taken.0.as_ref() }
@@ -173,7 +175,7 @@ fn take_acquires_release() {
                 .with_mut(|b| unsafe { *b += 1 });
             drop_handle(taken, false);
         }
-        giver.join().unwrap();
+        releasing.join().unwrap();
         places.close();
         drop(places);
         assert_eq!(destroyed.load(Ordering::Relaxed), 2);

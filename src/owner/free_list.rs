@@ -11,17 +11,17 @@
 //!
 //! # Closing
 //!
-//! A handle may be dropped while the provider is. Its chunk keeps the shelf's memory alive, so a
-//! thread that has given the chunk away may not touch the shelf to check a "closed" flag. Instead,
-//! closing puts a seal into the hot slot and fills each queue with seals. A refused give still owns
-//! its chunk and destroys it. A successful give precedes the seal in the modification order of that
+//! A handle may be dropped while the provider is. Its chunk keeps the free list's memory alive, so a
+//! thread that has pushed the chunk may not touch the free list to check a "closed" flag. Instead,
+//! closing puts a seal into the hot slot and fills each queue with seals. A refused push still owns
+//! its chunk and destroys it. A successful push precedes the seal in the modification order of that
 //! location, so the closer finds the chunk.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | `give`: compare-exchange of the hot slot, Release | `take_hot` and `close`: swap, Acquire; a `give` that displaces it, Acquire | everything the last holder did to the chunk and its bytes |
+//! | `push`: compare-exchange of the hot slot, Release | `take_hot` and `close`: swap, Acquire; a `push` that displaces it, Acquire | everything the last holder did to the chunk and its bytes |
 //! | `push` to a queue, Release (crossbeam) | `pop`, Acquire (crossbeam) | the same |
 
 use crate::os::posix::has_heap;
@@ -62,7 +62,7 @@ const QUEUES: usize = 6;
 ///
 /// The hot slot has cache lines to itself.
 #[repr(C, align(128))]
-pub(crate) struct Shelf<C: Owner, O: Owner> {
+pub(crate) struct FreeList<C: Owner, O: Owner> {
     hot: Hot<C::Owned>,
     /// A hint: a chunk was taken from the idle queue since the hot slot was last found full. Then a
     /// take loads before it swaps: the slot may stay empty, and a swap would wait for all earlier
@@ -75,7 +75,7 @@ pub(crate) struct Shelf<C: Owner, O: Owner> {
 #[repr(align(128))]
 struct Hot<T>(AtomicPtr<T>);
 
-impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
+impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> FreeList<C, O> {
     /// The value of a sealed hot slot: not null, and below the address of any chunk.
     const SEAL: *mut C::Owned = NonNull::dangling().as_ptr();
 
@@ -130,7 +130,7 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
             return None;
         }
         let chunk = NonNull::new(found)?;
-        // SAFETY: neither null nor the seal, so `give` put it there; one exchange took it out.
+        // SAFETY: neither null nor the seal, so `push` put it there; one exchange took it out.
         Some(unsafe { C::from_raw(chunk) })
     }
 
@@ -164,15 +164,15 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
 
     /// Makes the next take begin with the shortest queue. A search puts chunks back into the longest
     /// one, and would not reach the others.
-    pub(crate) fn look_everywhere(&self) {
-        self.idle.look_everywhere();
-        self.leased.look_everywhere();
+    pub(crate) fn search_all(&self) {
+        self.idle.search_all();
+        self.leased.search_all();
     }
 
-    /// Gives an idle chunk to the hot slot if that is empty; else returns it. The caller must not
-    /// touch one that was accepted, nor the shelf unless it holds another of its chunks.
+    /// Pushes an idle chunk to the hot slot if that is empty; else returns it. The caller must not
+    /// touch one that was accepted, nor the free list unless it holds another of its chunks.
     #[inline]
-    pub(crate) fn give_if_empty(&self, chunk: C) -> Result<(), C> {
+    pub(crate) fn push_hot(&self, chunk: C) -> Result<(), C> {
         let chunk = chunk.into_raw();
         // The slot is usually empty, so a load first would cost more than it saves.
         match self.hot.0.compare_exchange(
@@ -187,9 +187,9 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         }
     }
 
-    /// Gives an idle chunk to the hot slot, and moves the slot's previous chunk to the idle queue.
-    /// Same contract as [`Shelf::give_if_empty`], but the caller destroys a refused chunk.
-    pub(crate) fn give(&self, chunk: C) -> Result<(), O> {
+    /// Pushes an idle chunk to the hot slot, and moves the slot's previous chunk to the idle queue.
+    /// Same contract as [`FreeList::push_hot`], but the caller destroys a refused chunk.
+    pub(crate) fn push(&self, chunk: C) -> Result<(), O> {
         let chunk = chunk.into_raw();
         // Relaxed: only a guess, which the exchange checks.
         let mut seen = self.hot.0.load(Ordering::Relaxed);
@@ -203,27 +203,27 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
             ) {
                 Ok(old) => {
                     return match Self::owner(old) {
-                        Some(displaced) => self.give_idle(displaced.into()),
+                        Some(displaced) => self.push_idle(displaced.into()),
                         None => Ok(()),
                     }
                 }
                 Err(now) => seen = now,
             }
         }
-        // SAFETY: it was not given, so the caller is still its only owner.
+        // SAFETY: it was not pushed, so the caller is still its only owner.
         Err(unsafe { C::from_raw(chunk) }.into())
     }
 
-    /// Gives a chunk that no peer leases to the idle queue. Same contract as [`Shelf::give`].
+    /// Pushes a chunk that no peer leases to the idle queue. Same contract as [`FreeList::push`].
     #[inline(never)]
-    pub(crate) fn give_idle(&self, chunk: O) -> Result<(), O> {
-        self.idle.give(chunk)
+    pub(crate) fn push_idle(&self, chunk: O) -> Result<(), O> {
+        self.idle.push(chunk)
     }
 
-    /// Gives a chunk that a peer leases to the leased queue, which only refuses it once the shelf
-    /// is closed. Same contract as [`Shelf::give`].
-    pub(crate) fn give_leased(&self, chunk: O) -> Result<(), O> {
-        self.leased.give(chunk)
+    /// Pushes a chunk that a peer leases to the leased queue, which only refuses it once the free list
+    /// is closed. Same contract as [`FreeList::push`].
+    pub(crate) fn push_leased(&self, chunk: O) -> Result<(), O> {
+        self.leased.push(chunk)
     }
 
     pub(crate) fn idle_count(&self) -> usize {
@@ -244,7 +244,7 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     }
 
     /// Seals every place, and passes each chunk found there to `destroy`, once. Other threads may
-    /// give chunks meanwhile, but not take any or open a queue.
+    /// push chunks meanwhile, but not take any or open a queue.
     pub(crate) fn close(&self, mut destroy: impl FnMut(O)) {
         if let Some(chunk) = self.seal_hot() {
             destroy(chunk.into());
@@ -280,9 +280,9 @@ impl<O> GrowingQueue<O> {
 
     /// Opens the shortest queue for so many chunks, of at most `max`, if there is none yet.
     ///
-    /// A chunk that is counted here is given to this queue or a longer one. So each queue has a
-    /// place for each chunk that is given to it, if the caller counts a chunk before it can be
-    /// given.
+    /// A chunk that is counted here is pushed to this queue or a longer one. So each queue has a
+    /// place for each chunk that is pushed to it, if the caller counts a chunk before it can be
+    /// pushed.
     fn open(&self, chunks: usize, max: usize) -> Result<(), NoMemory> {
         if max == 0 {
             return Ok(());
@@ -302,14 +302,14 @@ impl<O> GrowingQueue<O> {
             let bytes = Queue::<O>::bytes(capacity);
             return Err(NoMemory { bytes });
         }
-        // Release: partner of the Acquire in `give`, which then finds the queue.
+        // Release: partner of the Acquire in `push`, which then finds the queue.
         self.longest.fetch_max(at as u8, Ordering::Release);
         Ok(())
     }
 
     /// Returns the oldest chunk, and how many are left in its queue.
     fn take(&self) -> Option<(O, usize)> {
-        // Relaxed: a hint. A late give may have filled a shorter queue, so those are tried last.
+        // Relaxed: a hint. A late push may have filled a shorter queue, so those are tried last.
         let shortest = usize::from(self.shortest.load(Ordering::Relaxed));
         for at in (shortest..QUEUES).chain(0..shortest) {
             if let Some(found) = self.queues[at].take() {
@@ -322,17 +322,17 @@ impl<O> GrowingQueue<O> {
         None
     }
 
-    fn look_everywhere(&self) {
+    fn search_all(&self) {
         // Usually it is 0, and then the cache line stays shared.
         if self.shortest.load(Ordering::Relaxed) != 0 {
             self.shortest.store(0, Ordering::Relaxed);
         }
     }
 
-    fn give(&self, chunk: O) -> Result<(), O> {
+    fn push(&self, chunk: O) -> Result<(), O> {
         // Acquire: partner of the Release in `open`.
         let longest = self.longest.load(Ordering::Acquire);
-        self.queues[usize::from(longest)].give(chunk)
+        self.queues[usize::from(longest)].push(chunk)
     }
 
     fn count(&self) -> usize {
@@ -382,7 +382,7 @@ impl<O> Queue<O> {
     }
 
     #[inline]
-    fn give(&self, chunk: O) -> Result<(), O> {
+    fn push(&self, chunk: O) -> Result<(), O> {
         let Some(queue) = self.0.get() else {
             return Err(chunk);
         };
@@ -400,7 +400,7 @@ impl<O> Queue<O> {
         }
     }
 
-    /// Seals the queue, as [`Shelf::close`] does. Terminates: each round that a give disturbs takes
+    /// Seals the queue, as [`FreeList::close`] does. Terminates: each round that a push disturbs takes
     /// a chunk out.
     fn close(&self, mut destroy: impl FnMut(O)) {
         let Some(queue) = self.0.get() else { return };
@@ -416,7 +416,7 @@ impl<O> Queue<O> {
 }
 
 #[cfg(all(test, loom))]
-#[path = "../models/shelf.rs"]
+#[path = "../models/free_list.rs"]
 mod models;
 
 #[cfg(all(test, not(loom)))]
@@ -439,42 +439,42 @@ mod tests {
         }
     }
 
-    fn give(queue: &Queue<Numbered>, numbers: std::ops::Range<usize>) {
-        numbers.for_each(|number| assert!(queue.give(Numbered(number.into())).is_ok()));
+    fn push(queue: &Queue<Numbered>, numbers: std::ops::Range<usize>) {
+        numbers.for_each(|number| assert!(queue.push(Numbered(number.into())).is_ok()));
     }
 
-    fn take(shelf: &Shelf<Numbered, Numbered>) -> Vec<usize> {
-        std::iter::from_fn(|| shelf.take_idle())
+    fn take(free_list: &FreeList<Numbered, Numbered>) -> Vec<usize> {
+        std::iter::from_fn(|| free_list.take_idle())
             .map(|(chunk, _)| *chunk.0)
             .collect()
     }
 
-    /// A give may have read which queue is the longest before that changed.
+    /// A push may have read which queue is the longest before that changed.
     #[test]
-    fn late_give_is_found() {
-        let shelf = Shelf::new(false);
-        shelf.open_idle(1, 1000);
-        give(&shelf.idle.queues[0], 0..2);
-        shelf.open_idle(SHORTEST + 1, 1000);
-        (2..5).for_each(|number| assert!(shelf.give_idle(Numbered(number.into())).is_ok()));
+    fn late_push_is_found() {
+        let free_list = FreeList::new(false);
+        free_list.open_idle(1, 1000);
+        push(&free_list.idle.queues[0], 0..2);
+        free_list.open_idle(SHORTEST + 1, 1000);
+        (2..5).for_each(|number| assert!(free_list.push_idle(Numbered(number.into())).is_ok()));
         assert_eq!(
-            take(&shelf),
+            take(&free_list),
             [0, 1, 2, 3, 4],
             "first in, first out while the queue grows"
         );
-        give(&shelf.idle.queues[0], 5..6);
-        give(&shelf.idle.queues[1], 6..8);
+        push(&free_list.idle.queues[0], 5..6);
+        push(&free_list.idle.queues[1], 6..8);
         assert_eq!(
-            shelf.take_idle().map(|(chunk, left)| (*chunk.0, left)),
+            free_list.take_idle().map(|(chunk, left)| (*chunk.0, left)),
             Some((6, 1))
         );
-        assert_eq!(take(&shelf), [7, 5], "the late one is not lost");
-        give(&shelf.idle.queues[1], 8..10);
-        assert_eq!(shelf.take_idle().map(|(chunk, _)| *chunk.0), Some(8));
-        give(&shelf.idle.queues[0], 10..11);
-        shelf.look_everywhere();
+        assert_eq!(take(&free_list), [7, 5], "the late one is not lost");
+        push(&free_list.idle.queues[1], 8..10);
+        assert_eq!(free_list.take_idle().map(|(chunk, _)| *chunk.0), Some(8));
+        push(&free_list.idle.queues[0], 10..11);
+        free_list.search_all();
         assert_eq!(
-            take(&shelf),
+            take(&free_list),
             [10, 9],
             "an eviction finds it though other chunks are put back"
         );
