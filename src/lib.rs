@@ -45,6 +45,7 @@
 //!   `ipc-channel` or zenoh.
 //! * [Embedded and real-time publishers](docs::embedded).
 //! * [Deploying](docs::deploying): containers, systemd, several users, kernels, sandboxes.
+//! * [ROS 2 and zenoh](docs::ros2).
 //! * [For authors of middleware](docs::middleware).
 //! * [Debugging](docs::debugging) with the command `shm-pool`.
 //!

@@ -7,6 +7,7 @@
 //! | find the counterpart of a call that you know | [`coming_from`] |
 //! | publish without page faults and surprises | [`embedded`] |
 //! | put programs into production: containers, systemd, several users, sandboxes | [`deploying`] |
+//! | publish to ROS 2 nodes, with zenoh or beside it | [`ros2`] |
 //! | put your own middleware on the pool | [`middleware`] |
 //! | find out who holds the memory | [`debugging`] |
 //! | know what survives which crash | [`guarantees`] |
@@ -25,3 +26,4 @@ pub mod first_steps;
 pub mod guarantees;
 pub mod limits;
 pub mod middleware;
+pub mod ros2;

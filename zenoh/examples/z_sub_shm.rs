@@ -31,7 +31,10 @@ fn main() -> Result<()> {
         let mut sample = subscriber.recv()?;
         let key = sample.key_expr().to_string();
         let memory = memory(sample.payload_mut());
-        let text = sample.payload().try_to_string()?;
+        let text = match sample.payload().try_to_string() {
+            Ok(text) => text.into_owned(),
+            Err(error) => error.to_string(),
+        };
         println!(">> [Subscriber] Received PUT ('{key}': '{text}') [{memory}]");
     }
 }

@@ -1,0 +1,216 @@
+//! ROS 2 and zenoh: what changes for nodes of `rmw_zenoh_cpp`, and for programs beside them.
+//!
+//! # Which way
+//!
+//! | you have | use |
+//! |---|---|
+//! | a driver or a bridge that need not be a ROS node | zenoh with `shm-pool-zenoh`: [a camera without ROS](#a-camera-without-ros) |
+//! | nodes that publish through `rclcpp` or `rclpy` | [zenoh's own memory](#nodes): this library takes no part |
+//! | two nodes with large frames between them, on one machine | the [channels](#channels-beside-ros) of this library, beside ROS |
+//! | nodes that you can put into one process | `rclcpp`'s intra-process communication, which passes a pointer |
+//!
+//! # Nodes
+//!
+//! A node's `publish` writes the message, as CDR, to memory of `rmw_zenoh_cpp`'s choice. That choice is
+//! not open: since zenoh 1.7 it is the provider of the node's zenoh session, which zenoh makes from its
+//! configuration. A node cannot publish from a pool of `shm-pool-zenoh`. It can receive from one.
+//!
+//! Shared memory is off by default there. Switch it on in all nodes and in the router, and set the size
+//! of each publishing process's memory:
+//!
+//! ```console
+//! $ export ZENOH_CONFIG_OVERRIDE='transport/shared_memory/enabled=true;transport/shared_memory/transport_optimization/pool_size=67108864'
+//! ```
+//!
+//! | in `rmw_zenoh_cpp`'s configuration | default |
+//! |---|---|
+//! | `transport/shared_memory/enabled` | `false` |
+//! | `transport/shared_memory/transport_optimization/enabled` | `true`; without it, nodes do not use shared memory |
+//! | `…/transport_optimization/pool_size` | 48 MiB for each process |
+//! | `…/transport_optimization/message_size_threshold` | 512 bytes; shorter messages are copied to the socket |
+//!
+//! A message that finds no room in that memory goes through the socket.
+//!
+//! A *loaned message* of `rclcpp` is a message that the middleware allocates. `rmw_zenoh_cpp` has none:
+//! `can_loan_messages` returns false, and `borrow_loaned_message` allocates from the heap. So each
+//! message is copied twice, when it is written as CDR and when it is read, with shared memory or not.
+//!
+//! # A camera without ROS
+//!
+//! Nodes of `rmw_zenoh_cpp` receive what any zenoh program publishes under the right key:
+//!
+//! | | what `rmw_zenoh_cpp` expects |
+//! |---|---|
+//! | key | `domain/topic/type/hash`, the topic without its first slash |
+//! | type | `sensor_msgs::msg::dds_::Image_` for `sensor_msgs/msg/Image` |
+//! | hash | the one of the type's definition: `ros2 topic info --verbose` prints it |
+//! | payload | CDR, after the four bytes 0, 1, 0, 0 |
+//! | attachment | the number and the time of the message, and the id of its publisher, serialized as by `zenoh-ext`; the versions before June 2025 expect names between them |
+//!
+//! This program is a driver that captures each frame into shared memory, which saves the first of the
+//! two copies, and the heap. It needs the crates `shm-pool-zenoh` and `zenoh`.
+//!
+//! ```ignore
+//! //! A camera that ROS 2 nodes of `rmw_zenoh_cpp` receive, without ROS in this program.
+//! //!
+//! //! It publishes `sensor_msgs/msg/Image` on the topic `/camera/image_raw` of domain 0. Each frame is
+//! //! captured into shared memory, behind the other fields of its message.
+//!
+//! #![forbid(unsafe_code)]
+//!
+//! use shm_pool_zenoh::{BufferPool, PoolBackend};
+//! use std::thread;
+//! use std::time::{Duration, SystemTime};
+//! use zenoh::qos::CongestionControl;
+//! use zenoh::{Config, Result, Wait};
+//!
+//! /// The domain, the topic, the type, and the hash of the type's definition.
+//! const KEY: &str = "0/camera/image_raw/sensor_msgs::msg::dds_::Image_/\
+//!     RIHS01_d31d41a9a4c4bc8eae9be757b0beed306564f7526c88ea6a4588fb9582527d47";
+//! const WIDTH: u32 = 640;
+//! const HEIGHT: u32 = 480;
+//! const STEP: u32 = 3 * WIDTH;
+//! const PERIOD: Duration = Duration::from_millis(33);
+//!
+//! fn main() -> Result<()> {
+//!     let router = std::env::args().nth(1);
+//!     let router = router.as_deref().unwrap_or("tcp/localhost:7447");
+//!     let mut config = Config::default();
+//!     config.insert_json5("connect/endpoints", &format!("[{router:?}]"))?;
+//!     config.insert_json5("scouting/multicast/enabled", "false")?;
+//!     let session = zenoh::open(config).wait()?;
+//!     let publisher = session
+//!         .declare_publisher(KEY)
+//!         .congestion_control(CongestionControl::Drop)
+//!         .wait()?;
+//!     let id = session.zid().to_le_bytes();
+//!
+//!     // Four frames of 900 KiB, with what is not pixels.
+//!     let pool = BufferPool::new(&PoolBackend::builder().max_bytes(4 << 20).build()?);
+//!     for number in 0_i64.. {
+//!         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+//!         let fields = fields(time);
+//!         let len = fields.len() + (STEP * HEIGHT) as usize;
+//!         match pool.alloc_timeout(len, PERIOD) {
+//!             Ok(mut message) => {
+//!                 message[..fields.len()].copy_from_slice(&fields);
+//!                 capture(&mut message[fields.len()..], number);
+//!                 let attachment = attachment(number, time, id);
+//!                 publisher.put(message).attachment(attachment).wait()?;
+//!             }
+//!             // The nodes still hold all four.
+//!             Err(error) => eprintln!("frame {number} is skipped: {error}"),
+//!         }
+//!         thread::sleep(PERIOD);
+//!     }
+//!     Ok(())
+//! }
+//!
+//! /// Stands for the driver of a camera that writes to memory of the caller's.
+//! fn capture(pixels: &mut [u8], number: i64) {
+//!     pixels.fill(number as u8);
+//! }
+//!
+//! /// The fields of an image up to its pixels, in CDR: little-endian, each number aligned to its size.
+//! fn fields(time: Duration) -> Vec<u8> {
+//!     let mut cdr = Cdr::default();
+//!     cdr.u32(time.as_secs() as u32);
+//!     cdr.u32(time.subsec_nanos());
+//!     cdr.string("camera");
+//!     cdr.u32(HEIGHT);
+//!     cdr.u32(WIDTH);
+//!     cdr.string("rgb8");
+//!     cdr.bytes.push(0); // is_bigendian
+//!     cdr.u32(STEP);
+//!     cdr.u32(STEP * HEIGHT); // how many bytes follow
+//!
+//!     let mut message = vec![0, 1, 0, 0]; // this is CDR, little-endian
+//!     message.extend(cdr.bytes);
+//!     message
+//! }
+//!
+//! #[derive(Default)]
+//! struct Cdr {
+//!     bytes: Vec<u8>,
+//! }
+//!
+//! impl Cdr {
+//!     fn u32(&mut self, value: u32) {
+//!         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+//!         self.bytes.extend(value.to_le_bytes());
+//!     }
+//!
+//!     fn string(&mut self, text: &str) {
+//!         self.u32(text.len() as u32 + 1);
+//!         self.bytes.extend(text.as_bytes());
+//!         self.bytes.push(0);
+//!     }
+//! }
+//!
+//! /// What `rmw_zenoh_cpp` sends beside each message: its number, its time, and the publisher's id.
+//! fn attachment(number: i64, time: Duration, id: [u8; 16]) -> Vec<u8> {
+//!     let mut attachment = Vec::new();
+//!     attachment.extend(number.to_le_bytes());
+//!     attachment.extend((time.as_nanos() as i64).to_le_bytes());
+//!     attachment.push(id.len() as u8);
+//!     attachment.extend(id);
+//!     attachment
+//! }
+//! ```
+//!
+//! It is the example `ros2_image` of `shm-pool-zenoh`:
+//!
+//! ```console
+//! $ ros2 run rmw_zenoh_cpp rmw_zenohd &
+//! $ cargo run --release -p shm-pool-zenoh --example ros2_image &
+//! $ RMW_IMPLEMENTATION=rmw_zenoh_cpp ros2 topic hz /camera/image_raw
+//! ```
+//!
+//! * **ROS does not list it.** `ros2 topic list` and `ros2 node list` know publishers by their
+//!   liveliness tokens, which this program does not declare. Subscriptions need none.
+//! * **A type whose definition changed has another hash,** and its subscriptions receive nothing.
+//! * **The memory is shared only between equal versions of zenoh's format.** zenoh 1.10 has format 2,
+//!   and 1.9 has format 1. Between them, zenoh copies each message to the socket; none is lost. Nodes in
+//!   other containers need [the same /dev/shm](super::deploying#containers), too.
+//! * **A node that is slow holds its frames** until it has read them. Give the pool as many frames as
+//!   all subscriptions may have queued, and decide what to do when there is none, as the program does.
+//!
+//! # Receivers
+//!
+//! Every process that receives in shared memory maps the segments of every publisher, and locks them
+//! into memory, when their first message arrives. So do routers. zenoh never unmaps them while the
+//! process runs.
+//!
+//! | for each publishing process | a receiver locks |
+//! |---|---|
+//! | a node of `rmw_zenoh_cpp` | its `pool_size` |
+//! | a pool of `shm-pool-zenoh` | at most its `max_bytes` |
+//! | either | 1.25 MiB of zenoh's metadata |
+//!
+//! * **`ulimit -l` must allow the sum,** and what the process publishes itself. The usual 8 MiB are less
+//!   than one node's 48. A receiver that may not lock a segment loses each message in it, and zenoh
+//!   logs that at its debug level only. Publishers are not told. In a container set
+//!   `--ulimit memlock=-1`, in a unit `LimitMEMLOCK=infinity`.
+//! * **A publisher that restarts counts twice,** as long as its receivers run. Count the restarts that
+//!   you expect, or restart receivers with their publishers.
+//! * **/dev/shm must hold the pools of all publishers.** A node takes its `pool_size` at once; a pool of
+//!   `shm-pool-zenoh` takes what its messages need. Docker's default is 64 MiB: `--shm-size=1g`.
+//!
+//! # Channels beside ROS
+//!
+//! A node may open a [`Publisher`](crate::channel::Publisher) or a
+//! [`Subscriber`](crate::channel::Subscriber) of this library: in C++ with `shm_pool.hpp`, in Python
+//! with the module `shm_pool`. Send the frame there and everything else through ROS, for example a
+//! `sensor_msgs/msg/CameraInfo` with the same time. Then the frame is never copied, and:
+//!
+//! | | a topic of `rmw_zenoh_cpp` | a channel |
+//! |---|---|---|
+//! | copies of a frame | two | none: captured and read in place |
+//! | locked memory | all segments, in each receiver | none, unless [asked for](super::embedded) |
+//! | a publisher restarts | receivers keep its memory until they exit | receivers release it |
+//! | recording, `ros2 topic echo`, other machines | yes | no: publish what is recorded on a topic, too |
+//! | types | ROS messages | bytes, or types of a fixed layout |
+//!
+//! [`choosing`](super::choosing) shows the ways to send, and [`coming_from`](super::coming_from) the
+//! counterparts of calls.
+#![forbid(unsafe_code)]
