@@ -6,6 +6,7 @@
 //! `cargo run -p shm-pool-zenoh --example upstream_failed_lock`.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -66,6 +67,10 @@ fn publish() -> Result<()> {
     provider.garbage_collect();
     let is_full = provider.alloc(LEN).wait().is_err();
     println!("publisher: a second later its memory is still full: {is_full}");
+    // SAFETY: nobody reads the messages.
+    unsafe { provider.garbage_collect_unsafe() };
+    let is_full = provider.alloc(LEN).wait().is_err();
+    println!("publisher: after an unsafe collection: {is_full}");
     publisher.put("end").wait()?; // not in shared memory: zenoh copies what is short
     assert!(subscriber.wait()?.success());
     Ok(())
@@ -98,25 +103,23 @@ fn subscribe(locator: &str) -> Result<()> {
     Ok(())
 }
 
-/// Creates providers that do not fit.
+/// Creates providers that do not fit, and one that would.
 fn create() -> Result<()> {
     small_shm();
     for _ in 0..3 {
         let failed = ShmProviderBuilder::default_backend(SEGMENT).wait();
-        println!(
-            "provider: {:?}; {}",
-            failed.err().map(|error| error.to_string()),
-            mappings()
-        );
+        assert!(failed.is_err());
+        println!("provider: refused, and {}", mappings());
     }
+    let mut left = 0;
     for file in fs::read_dir("/dev/shm")? {
-        let file = file?;
-        println!(
-            "left in /dev/shm: {:?}, {} bytes",
-            file.file_name(),
-            file.metadata()?.len()
-        );
+        left += file?.metadata()?.blocks() * 512;
     }
+    let small = ShmProviderBuilder::default_backend(1 << 20).wait();
+    println!(
+        "provider: {left} bytes left in /dev/shm; 1 MiB is refused, too: {}",
+        small.is_err()
+    );
     Ok(())
 }
 
