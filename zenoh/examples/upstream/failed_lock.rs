@@ -67,7 +67,7 @@ fn publish() -> Result<()> {
     provider.garbage_collect();
     let is_full = provider.alloc(LEN).wait().is_err();
     println!("publisher: a second later its memory is still full: {is_full}");
-    // SAFETY: nobody reads the messages.
+    // SAFETY: the messages have no reader.
     unsafe { provider.garbage_collect_unsafe() };
     let is_full = provider.alloc(LEN).wait().is_err();
     println!("publisher: after an unsafe collection: {is_full}");

@@ -5,6 +5,7 @@
 //! the metadata segment, and the drop of a buffer would wake it. Run it with
 //! `cargo run --release -p shm-pool-zenoh --example upstream_wake_up`.
 
+use std::hint;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -19,21 +20,17 @@ type Provider = ShmProvider<PosixShmProviderBackend>;
 
 const LEN: usize = 1024;
 const WAITS: usize = 300;
-/// A reader holds the buffer for a while, so that the other side sleeps.
-const HELD: Duration = Duration::from_micros(5_300);
+/// A reader holds the buffer for so long, and up to a millisecond more, so that the other side sleeps.
+const HELD: Duration = Duration::from_millis(4);
 
 /// 1 while an allocation waits.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
 fn main() -> Result<()> {
     println!("median and 99th percentile of {WAITS} waits, and the time of a CPU that one second of waiting takes:");
-    for in_flight in [1, 1_000, 10_000] {
-        let provider = ShmProviderBuilder::default_backend((in_flight + 1) * LEN * 2).wait()?;
+    for in_flight in [10, 1_000, 10_000] {
+        let provider = ShmProviderBuilder::default_backend(in_flight * (LEN + 8) + 4096).wait()?;
         let mut held = Vec::new();
-        while held.len() < in_flight {
-            held.push(provider.alloc(LEN).wait()?);
-        }
-        // The rest of the memory, so that the next allocation has to wait.
         while let Ok(buffer) = provider.alloc(LEN).wait() {
             held.push(buffer);
         }
@@ -63,8 +60,13 @@ fn report(
     let (to_reader, received) = mpsc::channel::<ZShmMut>();
     let (to_waiter, dropped) = mpsc::channel::<Instant>();
     let reader = thread::spawn(move || {
-        for buffer in received {
-            thread::sleep(HELD);
+        for (number, buffer) in received.iter().enumerate() {
+            // It works rather than sleeps: timers would wake both sides together.
+            let more = Duration::from_micros(number as u64 * 37 % 1000);
+            let start = Instant::now();
+            while start.elapsed() < HELD + more {
+                hint::spin_loop();
+            }
             let time = Instant::now();
             release(buffer);
             to_waiter.send(time).unwrap();
@@ -128,7 +130,7 @@ fn alloc_woken(provider: &Provider) -> ZShmMut {
             return buffer;
         }
         let no_limit: *const libc::timespec = ptr::null();
-        // SAFETY: the address is a static's. It sleeps only while nobody has taken the mark.
+        // SAFETY: the address is a static's. It sleeps only while no reader has cleared the mark.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
