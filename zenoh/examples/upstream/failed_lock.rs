@@ -18,15 +18,16 @@ const KEY: &str = "upstream/failed_lock";
 const SEGMENT: usize = 16 << 20;
 const LEN: usize = 1 << 20;
 const MAY_LOCK: u64 = 8 << 20;
-const SMALL_SHM: usize = 8 << 20;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
         None => {
             publish()?;
-            let small = Command::new(std::env::current_exe()?)
-                .arg("create")
+            let small_shm = r#"mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$0" create"#;
+            let small = Command::new("unshare")
+                .args(["--mount", "sh", "-c", small_shm])
+                .arg(std::env::current_exe()?)
                 .status()?;
             assert!(small.success());
             Ok(())
@@ -105,7 +106,6 @@ fn subscribe(locator: &str) -> Result<()> {
 
 /// Creates providers that do not fit, and one that would.
 fn create() -> Result<()> {
-    small_shm();
     for _ in 0..3 {
         let failed = ShmProviderBuilder::default_backend(SEGMENT).wait();
         assert!(failed.is_err());
@@ -144,37 +144,6 @@ fn mappings() -> String {
         "{count} mappings of {SEGMENT} bytes, {}",
         locked.split_whitespace().collect::<Vec<_>>().join(" ")
     )
-}
-
-/// Gives this process a small /dev/shm of its own.
-fn small_shm() {
-    let options = format!("size={SMALL_SHM}\0");
-    let ok = |result: libc::c_int| {
-        assert_eq!(
-            result,
-            0,
-            "{}: run it as root",
-            std::io::Error::last_os_error()
-        )
-    };
-    // SAFETY: all strings end with a zero.
-    unsafe {
-        ok(libc::unshare(libc::CLONE_NEWNS));
-        ok(libc::mount(
-            c"none".as_ptr(),
-            c"/".as_ptr(),
-            std::ptr::null(),
-            libc::MS_REC | libc::MS_PRIVATE,
-            std::ptr::null(),
-        ));
-        ok(libc::mount(
-            c"tmpfs".as_ptr(),
-            c"/dev/shm".as_ptr(),
-            c"tmpfs".as_ptr(),
-            0,
-            options.as_ptr().cast(),
-        ));
-    }
 }
 
 /// A session that talks to no other zenoh program of this network.
