@@ -58,9 +58,10 @@
 //! looked only when an allocation fails, the pool would grow to the cap, and every message would be
 //! written to cold memory. So the backend calls the collector before it creates a chunk.
 //!
-//! A collection may leave little idle memory: less than a seventh of the messages in flight, or less
-//! than 3 KiB for each of them. Then the backend grows by what is missing from the larger of the two
-//! before it collects again. So its chunks are at most that much more than the messages in flight.
+//! A collection may leave little idle memory: less than a seventh of the messages in flight, than
+//! 3 KiB for each of them, or than 32 KiB. Then the backend grows by what is missing from the largest
+//! of the three before it collects again. So its chunks are at most that much more than the messages
+//! in flight.
 //!
 //! Once nearly all of the cap has been used, the backend collects only when there is no room for a
 //! chunk. If the chunk has whole pages, it first evicts idle ones to make room.

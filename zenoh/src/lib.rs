@@ -70,7 +70,7 @@
 //! | awaits | on tokio | [on any executor](BufferRequest::wait_async) |
 //! | errors | zenoh's; the reason is in the log only | [`AllocError`], with all figures |
 //! | the only holder of a received message may write it in place | yes | no: the pool is a holder, too, of each buffer that it reuses |
-//! | memory | the messages in flight and a seventh, or 3 KiB for each of them if that is more | of each class the messages in flight and an eighth; twice those of up to 2 KiB, falling to an eighth more at 9 KiB |
+//! | memory | the messages in flight and a seventh, or 3 KiB for each of them if that is more, or 32 KiB | of each class the messages in flight and an eighth; twice those of up to 2 KiB, falling to an eighth more at 9 KiB |
 //! | a receiver dies with messages | `garbage_collect_unsafe` | [`let_go`](BufferPool::let_go), or 64 allocations, then the same |
 //!
 //! Both may share one backend and its cap. Both serve publishers, queries, replies and attachments;
@@ -169,9 +169,10 @@
 //! collect, and creates another chunk only if that released none.
 //!
 //! A collection visits all messages in flight; if a slow subscriber holds thousands, it would cost
-//! much and gain little. So if a collection leaves less idle memory than a seventh of the messages
-//! in flight, or than 3 KiB for each of them, the pool grows by the missing amount before the next
-//! one. Its chunks are at most that much more than the messages in flight. Once nearly all of the
+//! much and gain little. If few short messages are in flight, a collection for each allocation would
+//! cost more than the allocation. So if a collection leaves less idle memory than a seventh of the
+//! messages in flight, than 3 KiB for each of them, or than 32 KiB, the pool grows by the missing
+//! amount before the next one. Its chunks are at most that much more than the messages in flight. Once nearly all of the
 //! cap has been used, the backend collects only when there is no room for a message.
 //!
 //! Two other designs fall short. An allocation policy that collects first would help only

@@ -149,6 +149,10 @@ const YIELD_SHARE: usize = 8;
 /// visits.
 const SPARE: usize = 3 << 10;
 
+/// And this many bytes in all. With a few short chunks in flight, each allocation would have to
+/// collect otherwise; so many bytes are still in the processor's cache when they are used again.
+const LEAST_SPARE: usize = 32 << 10;
+
 /// Returns how much of a chunk counts towards that.
 fn worthwhile(bytes: usize) -> usize {
     // bytes * SPARE / (bytes + SPARE), without overflow.
@@ -172,6 +176,11 @@ impl Collection {
         self.made.load(Ordering::Relaxed)
     }
 
+    /// Returns how many idle bytes a collection has to leave.
+    fn enough(&self) -> usize {
+        self.enough.load(Ordering::Relaxed).max(LEAST_SPARE)
+    }
+
     fn note_made(&self, bytes: usize) {
         let made = self.made.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.most_made.fetch_max(made, Ordering::Relaxed);
@@ -184,9 +193,9 @@ impl Collection {
 
     fn note_destroyed(&self, bytes: usize) {
         let made = self.made.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-        let worth = worthwhile(bytes);
-        let enough = self.enough.fetch_sub(worth, Ordering::Relaxed) - worth;
-        self.collect_at.fetch_min(made + enough, Ordering::Relaxed);
+        self.enough.fetch_sub(worthwhile(bytes), Ordering::Relaxed);
+        self.collect_at
+            .fetch_min(made + self.enough(), Ordering::Relaxed);
     }
 }
 
@@ -685,8 +694,7 @@ impl Pool {
     /// If enough is idle now (see [`worthwhile`]), the next collection is due at the next miss;
     /// otherwise once the pool has made the missing bytes.
     pub(crate) fn note_collection(&self) {
-        let enough = self.collection.enough.load(Ordering::Relaxed);
-        let missing = enough.saturating_sub(self.idle_bytes());
+        let missing = self.collection.enough().saturating_sub(self.idle_bytes());
         let collect_at = self.collection.made() + missing;
         self.collection
             .collect_at
