@@ -2,7 +2,7 @@
 
 use crate::footprint::{footprint, Memory};
 use crate::iceoryx::iceoryx;
-use crate::sent::{burst, in_flight, sent, Order};
+use crate::sent::{burst, in_flight, one_at_a_time, End, Order, Written};
 use crate::source::{pool, Made, Malloc};
 use crate::workload::{mixture, one_by_one, Mixture, FRAME, LIVE, MIXTURE};
 use crate::zenoh_peers::{
@@ -49,21 +49,10 @@ const ONE_BY_ONE: [OneByOne; 12] = [
     (MALLOC, |len| one_by_one(Ok(Malloc), len)),
 ];
 
-/// One that sends messages of a length and has them read.
-type Sends = (&'static str, fn(usize) -> Made<Batch>);
-
-const SENT: [Sends; 5] = [
-    (BUFFERS, |len| sent(buffers(), len)),
-    (ZENOH_OURS, |len| sent(ours(true), len)),
-    (ZENOH_TALC, |len| sent(stock(talc()), len)),
-    (ZENOH_BUDDY, |len| sent(stock(buddy()), len)),
-    (ZENOH_HEAP, |len| sent(stock(binary_heap()), len)),
-];
-
 /// One that sends messages of a length while a number of others are in flight.
 type SendsAmong = fn(usize, usize) -> Made<Batch>;
 
-/// Those whose messages in flight are compared. zenoh's default provider has talc.
+/// Those whose messages one at a time and in flight are compared. zenoh's default provider has talc.
 pub(crate) const AMONG: [&str; 3] = [ZENOH_TALC, BUFFERS, ZENOH_OURS];
 
 /// How messages are sent and read while many are in flight.
@@ -157,11 +146,35 @@ pub(crate) fn time_one_by_one(len: usize, effort: Effort) -> Vec<Row> {
         .collect()
 }
 
-/// Times those that send messages of `len` bytes.
-pub(crate) fn time_sent(len: usize, effort: Effort) -> Vec<Row> {
-    let batches = SENT.iter().map(|(_, build)| build(len));
-    let spreads = interleave(batches, effort.rounds, effort.is_quick.then_some(100));
-    SENT.iter().map(|&(name, _)| name).zip(spreads).collect()
+/// Times each of [`AMONG`] with one message of `len` bytes at a time. Returns the nanoseconds of
+/// each round of each.
+pub(crate) fn time_one_at_a_time(
+    len: usize,
+    written: Written,
+    end: End,
+    effort: Effort,
+) -> Vec<Made<Vec<f64>>> {
+    let contenders = [
+        one_at_a_time(stock(talc()), len, written, end),
+        one_at_a_time(buffers(), len, written, end),
+        one_at_a_time(ours(true), len, written, end),
+    ];
+    let batch = if effort.is_quick {
+        100
+    } else {
+        full_segments(len)
+    };
+    each_round(
+        contenders,
+        effort.mixed_rounds.div_ceil(4),
+        Some(batch as u64),
+    )
+}
+
+/// Returns how many messages are more than the segment has room for, so that each provider collects
+/// in a batch of so many.
+fn full_segments(len: usize) -> usize {
+    2 * SEGMENT / len
 }
 
 /// How they are sent and read, and the nanoseconds of each round of each of [`AMONG`].
@@ -170,8 +183,7 @@ pub(crate) type Flight = (&'static str, Vec<Made<Vec<f64>>>);
 /// Times those that send messages of `len` bytes while `held` are in flight.
 pub(crate) fn time_in_flight(len: usize, held: usize, effort: Effort) -> Vec<Flight> {
     let rounds = effort.mixed_rounds.div_ceil(4);
-    // More than the segment has room for, so that each provider collects in each batch.
-    let batch = 2 * SEGMENT / len;
+    let batch = full_segments(len);
     let time = |&(how, ref build): &(&'static str, [SendsAmong; 3])| {
         // As many messages for each.
         let (count, rounds) = match how {

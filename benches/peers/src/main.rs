@@ -3,8 +3,8 @@
 //! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`. It prints tables and
 //! the ratios that the crate promises. These options follow a `--`:
 //! `--quick` only checks that everything works, `--fanout` only sends to several subscribers,
-//! `--restart` only restarts publishers, and `--in-flight` only compares whole zenoh buffers with
-//! zenoh's providers while many messages are in flight. A peer's missing feature is a row with the
+//! `--restart` only restarts publishers, and `--one-at-a-time` and `--in-flight` only compare our
+//! backend and whole zenoh buffers with zenoh's provider. A peer's missing feature is a row with the
 //! reason, and a missed goal is a result: neither is an error.
 //!
 //! | file | its one job |
@@ -15,7 +15,7 @@
 //! | `workload.rs`, `contenders.rs` | single messages, and the mixture; the contenders of each |
 //! | `fanout.rs` | one publisher to several subscribers, beside iceoryx2's |
 //! | `restart.rs` | a publisher that is killed and started again, beside iceoryx2's |
-//! | `sent.rs` | messages sent and read, one by one or in flight; our pool of zenoh buffers |
+//! | `sent.rs` | messages sent and read, one at a time or with many in flight; our pool of zenoh buffers |
 //! | `footprint.rs` | the memory that a peer takes |
 //! | `report.rs` | the notes, the tables, the ratios and their goals |
 
@@ -40,13 +40,8 @@ use shm_pool_support::Fallible;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const SIZES: [(usize, &str); 5] = [
-    (64, "64 B"),
-    (4 << 10, "4 KiB"),
-    (64 << 10, "64 KiB"),
-    (1 << 20, "1 MiB"),
-    (8 << 20, "8 MiB"),
-];
+/// Lengths of messages of which nothing is written: an allocator of any length costs about the same.
+const SIZES: [(usize, &str); 2] = [(4 << 10, "4 KiB"), (1 << 20, "1 MiB")];
 
 /// Measures shm-pool next to zenoh's shared-memory backends, iceoryx2 and malloc.
 #[derive(Parser)]
@@ -66,6 +61,9 @@ struct Arguments {
     /// Only the table of zenoh messages of which many are in flight.
     #[arg(long)]
     in_flight: bool,
+    /// Only the table of zenoh messages that are alone.
+    #[arg(long)]
+    one_at_a_time: bool,
 }
 
 fn main() -> ExitCode {
@@ -104,24 +102,26 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
     if arguments.fanout {
         return fanout::measure(effort);
     }
-    let time = |title: &str, run: fn(usize, Effort) -> Vec<contenders::Row>| -> Vec<Sized> {
-        let timed = SIZES.map(|(len, name)| {
-            let rows = run(len, effort);
-            print_rows(&format!("{title}, {name}"), &rows);
-            (name, rows)
-        });
-        timed.into()
-    };
-    // First: what the other contenders leave in the heap would slow it.
-    report::print_in_flight(effort);
-    if arguments.in_flight {
+    let is_one_table = arguments.in_flight || arguments.one_at_a_time;
+    // First: what the other contenders leave in the heap would slow them.
+    if arguments.in_flight || !is_one_table {
+        report::print_in_flight(effort);
+    }
+    if arguments.one_at_a_time || !is_one_table {
+        report::print_one_at_a_time(effort);
+    }
+    if is_one_table {
         return Ok(());
     }
     let footprints = contenders::weigh_mixture(effort);
-    let sizes = time("alloc + drop", contenders::time_one_by_one);
-    let sent = time("alloc + write 64 B + ZBytes + drop", contenders::time_sent);
+    let mut sizes: Vec<Sized> = Vec::new();
+    for (len, name) in SIZES {
+        let rows = contenders::time_one_by_one(len, effort);
+        print_rows(&format!("alloc + drop, {name}"), &rows);
+        sizes.push((name, rows));
+    }
     if !effort.is_quick {
-        report::print_buffers(&sizes, &sent);
+        report::print_buffers(&sizes);
     }
     let mixed = contenders::time_mixture(effort);
     print_rows("mixture, per message", &mixed);

@@ -1,15 +1,16 @@
 //! The output: the machine, the contenders, tables, ratios with their goals.
 
 use crate::contenders::names::*;
-use crate::contenders::{time_in_flight, Effort, Row, AMONG};
+use crate::contenders::{time_in_flight, time_one_at_a_time, Effort, Row, AMONG};
 use crate::footprint::Memory;
+use crate::sent::{End, Written};
 use crate::source::Made;
 use crate::workload::{FRAME, LIVE};
 use crate::zenoh_peers::SEGMENT;
 use shm_pool_support::compare::{comparison, Compared};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::Machine;
-use shm_pool_support::table::{show, table, Goal};
+use shm_pool_support::table::{show, table, Goal, Table};
 use shm_pool_support::units::{grouped, mib, Nanoseconds};
 use std::fs;
 
@@ -204,25 +205,71 @@ fn ratio(what: String, goal: Goal, over: Option<f64>, under: Option<f64>) -> [St
     ]
 }
 
-/// Prints the gain of whole buffers for each length, unsent and sent.
-pub(crate) fn print_buffers(unsent: &[Sized], sent: &[Sized]) {
+/// Prints what whole buffers save for each length.
+pub(crate) fn print_buffers(sizes: &[Sized]) {
     let mut table = table(&["ratio of medians", "goal", "this run", "", "made of"]);
-    for (what, goal, sizes) in [
-        ("alloc + drop", 6.0, unsent),
-        ("alloc + write 64 B + ZBytes + drop", 3.0, sent),
-    ] {
-        for (size, rows) in sizes {
-            let (best, time) = best(rows);
-            let title = format!("{what}, {size}: {best} / our buffer pool");
-            table.add_row(ratio(
-                title,
-                Goal::AtLeast(goal),
-                time,
-                median(rows, BUFFERS),
-            ));
-        }
+    for (size, rows) in sizes {
+        let (best, time) = best(rows);
+        let title = format!("alloc + drop, {size}: {best} / our buffer pool");
+        let buffers = median(rows, BUFFERS);
+        table.add_row(ratio(title, Goal::AtLeast(6.0), time, buffers));
     }
     show("peers buffers", &table);
+}
+
+/// Lengths of the messages that are alone.
+const ALONE: [(usize, &str); 5] = [
+    (64, "64 B"),
+    (1 << 10, "1 KiB"),
+    (4 << 10, "4 KiB"),
+    (64 << 10, "64 KiB"),
+    (1 << 20, "1 MiB"),
+];
+
+const NOTE_ONE_AT_A_TIME: &str = "\
+One at a time, all bytes or one byte written. Messages are written: the rows with one byte have no goal. They show
+what the memory itself costs a program that writes it: talc returns another place of its 64 MiB for each message, so
+the bytes are in no cache when they are written, and ours have been there before.
+";
+
+/// Measures one message at a time, and prints how ours compare with zenoh's default.
+pub(crate) fn print_one_at_a_time(effort: Effort) {
+    let writes = [(Written::All, "all bytes"), (Written::OneByte, "one byte")];
+    let ends = [(End::Dropped, "dropped"), (End::Sent, "sent")];
+    let mut rows = Vec::new();
+    for (written, how_much) in writes {
+        let goal = match written {
+            Written::All => Goal::AtMost(1.05),
+            Written::OneByte => Goal::None,
+        };
+        for (end, how) in ends {
+            for (len, size) in ALONE {
+                let times = time_one_at_a_time(len, written, end, effort);
+                let name = format!("{size}, {how_much} written, {how}");
+                rows.push(compared(name, goal, times));
+            }
+        }
+    }
+    println!("{NOTE_ONE_AT_A_TIME}");
+    show("peers one at a time", &compare_with_talc(rows));
+}
+
+/// Returns a row of the times of [`AMONG`].
+fn compared(name: String, goal: Goal, times: Vec<Made<Vec<f64>>>) -> Compared {
+    let mut times = times.into_iter().map(Result::unwrap_or_default);
+    let theirs = times.next().unwrap_or_default();
+    Compared {
+        name,
+        goal,
+        show: |time| Nanoseconds(time).to_string(),
+        ours: times.collect(),
+        theirs,
+    }
+}
+
+fn compare_with_talc(rows: Vec<Compared>) -> Table {
+    let [talc, ours @ ..] = AMONG;
+    comparison(&ours, talc, rows)
 }
 
 /// Lengths and numbers of the messages in flight.
@@ -240,25 +287,15 @@ pub(crate) fn print_in_flight(effort: Effort) {
         // CI's build has talc's own checks, which visit every gap at each free.
         let held = if effort.is_quick { held / 10 } else { held };
         for (how, times) in time_in_flight(len, held, effort) {
-            let mut times = times.into_iter().map(Result::unwrap_or_default);
-            let theirs = times.next().unwrap_or_default();
             let name = format!(
                 "{} of {} B in flight, {how}",
                 grouped(held as u64),
                 grouped(len as u64)
             );
-            let show = |time| Nanoseconds(time).to_string();
-            rows.push(Compared {
-                name,
-                goal: Goal::AtMost(1.05),
-                show,
-                ours: times.collect(),
-                theirs,
-            });
+            rows.push(compared(name, Goal::AtMost(1.05), times));
         }
     }
-    let [talc, ours @ ..] = AMONG;
-    show("peers in flight", &comparison(&ours, talc, rows));
+    show("peers in flight", &compare_with_talc(rows));
 }
 
 /// Returns zenoh's provider with whichever of its own backends is fastest here.

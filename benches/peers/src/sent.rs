@@ -1,4 +1,4 @@
-//! Messages that are sent and read, by themselves and with many in flight: the cost of zenoh's
+//! Messages that are sent and read, one at a time and with many in flight: the cost of zenoh's
 //! providers and of a pool of whole buffers.
 
 use crate::source::{text, Made, Source};
@@ -11,7 +11,7 @@ use std::ops::DerefMut;
 use std::time::Instant;
 use zenoh::bytes::ZBytes;
 
-/// How many bytes of a message are written.
+/// How many bytes of a message in flight are written.
 const WRITTEN: usize = 64;
 
 impl Source for BufferPool {
@@ -42,20 +42,49 @@ where
     Ok(message.into())
 }
 
-/// Sends a message, and drops it. There is no other reader, so this is when its last reader is
-/// done. Any deferred work is done at the end of the batch, within the time.
-pub(crate) fn sent<S>(source: Made<S>, len: usize) -> Made<Batch>
+/// How much of a message is written.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Written {
+    OneByte,
+    All,
+}
+
+/// How a message ends that is alone.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum End {
+    /// It is dropped unsent.
+    Dropped,
+    /// It becomes a `ZBytes`, whose drop is the end of its last reader.
+    Sent,
+}
+
+/// Allocates, writes and ends one message after the other. As in [`in_flight`], a batch should be
+/// long enough for a provider to collect in each.
+pub(crate) fn one_at_a_time<S>(
+    source: Made<S>,
+    len: usize,
+    written: Written,
+    end: End,
+) -> Made<Batch>
 where
     S: Source,
     S::Message: DerefMut<Target = [u8]> + Into<ZBytes>,
 {
     let source = source?;
+    let written = match written {
+        Written::OneByte => 1,
+        Written::All => len,
+    };
     Ok(Box::new(move |count| {
         let start = Instant::now();
         for number in 0..count {
-            drop(black_box(send(&source, len, number)?));
+            let mut message = source.take(black_box(len)).map_err(text)?;
+            message[..written].fill(number as u8);
+            match end {
+                End::Dropped => drop(black_box(message)),
+                End::Sent => drop(black_box(message.into())),
+            }
         }
-        source.settle();
         Ok(Some(start.elapsed()))
     }))
 }
