@@ -91,7 +91,7 @@ mod unstable;
 
 pub use chunk::Chunk;
 #[cfg(feature = "unstable-backend")]
-pub use unstable::SizeClass;
+pub use unstable::{start_thread, SizeClass};
 
 use crate::error::{BuildError, OsError};
 use crate::os::fork::ForkGuard;

@@ -1,9 +1,28 @@
 //! What the feature `unstable-backend` adds to [`Backend`].
 
 use super::Backend;
+use crate::error::OsError;
+use crate::os::helper_thread;
 use crate::owner::limits::AllocError;
 use crate::protocol::control;
 use std::alloc::Layout;
+
+/// Starts a thread as the library starts [its own](crate::threads): all signals are blocked from its
+/// first instruction, except those that an instruction raises; it calls the hook of
+/// [`threads::on_start`](crate::threads::on_start); and the shared object with this code stays loaded.
+/// `purpose` says in the error what it is for.
+///
+/// # Errors
+///
+/// [`OsError`] if the system refuses a thread, or the shared object cannot be kept.
+pub fn start_thread(
+    name: &'static str,
+    purpose: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<(), OsError> {
+    helper_thread::start_thread(name, purpose, body)?;
+    Ok(())
+}
 
 /// The properties of a size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
