@@ -56,7 +56,7 @@ fn main() -> Result<()> {
     }
     println!(
         "{MESSAGES} messages read in place by a stock subscriber, in {} buffers",
-        pool.stats().made
+        pool.stats().created
     );
     Ok(())
 }

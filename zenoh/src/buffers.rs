@@ -1,44 +1,41 @@
-//! Whole zenoh buffers that are reused: [`BufferPool`]. The lists of each length are in `class`, the
-//! user's handle is in `handle`.
+//! zenoh buffers that are reused: [`BufferPool`], and the thread that releases what a burst has left.
 
 #![forbid(unsafe_code)]
 
-use crate::class::Class;
-use crate::handle::Buffer;
-use crate::idle::{Classes, Idle, MANY};
-use crate::outstanding::Key;
-use crate::request::BufferRequest;
-use crate::waiting::WaitingRoom;
-use crate::whole::{Shared, Whole};
-use crate::{is_out_of_memory, PoolBackend, PoolProvider, MAP};
-use parking_lot::Mutex;
-use shm_pool::backend::SizeClass;
+use crate::backend::{layout, Refusal};
+use crate::buffer::{Buffer, SharedBuffer, UniqueBuffer};
+use crate::class::{Class, Scan};
+use crate::in_use::Key;
+use crate::request::{BufferRequest, Waiters};
+use crate::{PoolBackend, PoolProvider};
+use parking_lot::{Condvar, Mutex};
+use shm_pool::backend::{start_thread, SizeClass};
 use shm_pool::{AllocError, OsError, Reservation};
 use std::fmt;
 use std::io;
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 use zenoh::shm::ShmProviderBackend;
 
-/// A pool of whole zenoh buffers, for publishers of messages of few lengths. Clones share it.
+/// A pool of zenoh buffers that are reused, for publishers of messages of few lengths. Clones share it.
 ///
 /// zenoh's `ShmProvider` sets up metadata for each message, has two threads watch it, and removes it
 /// when the message has been read. This pool keeps a buffer with all of that after it was sent, and
 /// reuses it once every reader is done. Receivers are stock, and see stock messages. The crate's docs
 /// say [which of the two to use](crate#provider-or-buffer-pool).
 ///
-/// An allocation looks at the 4 buffers of its size class that were sent longest ago, and takes the
+/// An allocation checks the 4 buffers of its size class that were sent longest ago, and takes the
 /// first one that no reader has, according to zenoh. Otherwise it takes one that was not sent, or
-/// searches the whole class, or creates one, as `ShmProvider` does. It searches often enough to keep
-/// the pool within an eighth of the messages in flight; of up to 2 KiB, within twice as many. If it
+/// checks the whole class, or creates one, as `ShmProvider` does. It checks the class often enough to
+/// keep the pool within an eighth of the messages in flight; of up to 2 KiB, within twice as many. If it
 /// finds one, and the message is as long as the buffer's previous one, it makes no system call and does
 /// not touch the heap; another length of the class costs one clone of zenoh's handle.
 ///
-/// If 64 allocations have found a buffer being read, the pool releases it, and it becomes an ordinary
+/// If 64 allocations have found a buffer in use, the pool releases it, and it becomes an ordinary
 /// zenoh message. So readers that keep messages, or have died with them, do not prevent reuse. A request
-/// that waits also releases, a part at a time, the buffers being read of a class of which more than 1,024
+/// that waits also releases, a part at a time, the buffers in use of a class of which more than 1,024
 /// were sent.
 ///
 /// The pool's buffers count against the cap. At the cap, it releases all free buffers of other classes
@@ -66,24 +63,25 @@ use zenoh::shm::ShmProviderBackend;
 #[derive(Clone)]
 pub struct BufferPool(Arc<Inner>);
 
-/// How often a look of a waiting request releases buffers. Other threads may put back more meanwhile, and
-/// a look takes bounded time.
-const ROUNDS: usize = 8;
+/// How often a retry of a waiting request releases buffers. Other threads may return more meanwhile, and
+/// a retry takes bounded time.
+const EVICTIONS: usize = 8;
+
+type Classes = Arc<[Mutex<Class>]>;
 
 pub(crate) struct Inner {
     backend: PoolBackend,
     provider: PoolProvider,
-    /// Dropped before `idle`, whose thread then ends.
+    /// Dropped before `idle_thread`, which then ends.
     classes: Classes,
-    idle: Idle,
+    idle_thread: IdleThread,
     sizes: Box<[SizeClass]>,
-    /// By class: `false` only if it has no buffers. A search skips those: there are hundreds, and most are
-    /// in no cache. Written while the class is locked. Relaxed: a thread that synchronizes with the one
-    /// that made a buffer sees `true`, and any other thread may miss the buffer.
+    /// By class: `false` only if it has no buffers. A visit of all classes skips those: there are
+    /// hundreds, and most are in no cache. Written while the class is locked. Relaxed: a thread that
+    /// synchronizes with the one that created a buffer sees `true`, and any other thread may miss the
+    /// buffer.
     occupied: Box<[AtomicBool]>,
-    /// The number of waiting threads and futures. A hint.
-    waiting: AtomicUsize,
-    waiting_room: Arc<WaitingRoom>,
+    pub(crate) waiters: Arc<Waiters>,
 }
 
 /// Statistics of a [`BufferPool`]. Exact while no other thread uses the pool.
@@ -93,9 +91,9 @@ pub struct BufferStats {
     /// Allocations served by an existing buffer.
     pub reused: u64,
     /// Buffers created, by allocations and by [`BufferPool::reserve`].
-    pub made: u64,
+    pub created: u64,
     /// Buffers released while they were being read, or because zenoh had invalidated them.
-    pub let_go: u64,
+    pub released_in_use: u64,
     /// Buffers that are ready for use.
     pub idle: usize,
     /// Buffers that were sent, and are reused when they have been read. Some may have been read by now.
@@ -105,23 +103,21 @@ pub struct BufferStats {
 impl BufferPool {
     /// Creates a pool on a backend, whose memory and cap it shares with the backend's other users.
     pub fn new(backend: &PoolBackend) -> Self {
-        let provider = backend.provider();
-        let sizes: Box<[_]> = backend.chunks.classes().into();
-        let classes = sizes
-            .iter()
-            .map(|class| Mutex::new(Class::new(class.size)))
-            .collect();
-        let occupied = sizes.iter().map(|_| AtomicBool::new(false)).collect();
-        let (waiting, waiting_room) = (AtomicUsize::new(0), Arc::default());
+        let sizes: Box<[SizeClass]> = backend.allocator.classes().into();
+        let mut classes = Vec::new();
+        let mut occupied = Vec::new();
+        for class in &sizes {
+            classes.push(Mutex::new(Class::new(class.size)));
+            occupied.push(AtomicBool::new(false));
+        }
         Self(Arc::new(Inner {
             backend: backend.clone(),
-            provider,
-            classes,
-            idle: Idle::default(),
+            provider: backend.provider(),
+            classes: classes.into(),
+            idle_thread: IdleThread::default(),
             sizes,
-            occupied,
-            waiting,
-            waiting_room,
+            occupied: occupied.into(),
+            waiters: Arc::default(),
         }))
     }
 
@@ -135,7 +131,11 @@ impl BufferPool {
     /// metadata; [`AllocError::Forked`] in a forked child.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<Buffer, AllocError> {
-        self.alloc_class(self.0.class(len, 1)?, len)
+        let class = self.0.class(len, 1)?;
+        match self.alloc_class(class, len) {
+            Ok(buffer) => Ok(buffer),
+            Err(refusal) => Err(refusal.error),
+        }
     }
 
     /// Begins a request for `len` bytes, with options for alignment and waiting.
@@ -155,25 +155,21 @@ impl BufferPool {
 
     /// Allocates a buffer of a class.
     #[inline]
-    pub(crate) fn alloc_class(&self, class: usize, len: usize) -> Result<Buffer, AllocError> {
-        let mut is_window_over = false;
-        let found = self.0.take(class, |buffers| {
-            let found = buffers.take();
-            is_window_over = buffers.is_window_over();
-            found
+    pub(crate) fn alloc_class(&self, class: usize, len: usize) -> Result<Buffer, Refusal> {
+        let mut is_epoch_over = false;
+        let taken = self.0.take(class, |buffers| {
+            let taken = buffers.take();
+            is_epoch_over = buffers.is_epoch_over();
+            taken
         });
-        if is_window_over {
-            self.0.end_window(class);
+        if is_epoch_over {
+            self.0.end_epoch(class);
         }
-        let whole = found.map_or_else(|| self.0.make(class, len, true), Ok)?;
-        Ok(self.hand_out(whole, class, len))
-    }
-
-    /// Wraps a buffer of a class in a handle.
-    #[inline]
-    pub(crate) fn hand_out(&self, whole: Whole, class: usize, len: usize) -> Buffer {
-        debug_assert!(whole.capacity() >= len);
-        Buffer::new(whole, len, class, self.0.clone())
+        let buffer = match taken {
+            Some(buffer) => buffer,
+            None => self.0.create_or_evict(class, len, Scan::All)?,
+        };
+        Ok(Buffer::new(buffer, len, class, self.0.clone()))
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -195,7 +191,7 @@ impl BufferPool {
     /// let pool = BufferPool::new(&PoolBackend::builder().max_bytes(1 << 20).build()?);
     /// pool.reserve(100_000, 4)?.keep();
     /// let frames = [(); 4].map(|()| pool.alloc(100_000));
-    /// assert_eq!((pool.stats().made, pool.stats().reused), (4, 4));
+    /// assert_eq!((pool.stats().created, pool.stats().reused), (4, 4));
     /// # drop(frames);
     /// # Ok(())
     /// # }
@@ -203,16 +199,25 @@ impl BufferPool {
     pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
         let class = self.0.class(len, 1)?;
         let reservation = self.0.backend.reserve(len, count)?;
+        let reserved = self.0.backend.allocator.reserved(class);
+        self.0.classes[class].lock().note_reserved(reserved);
+
         // Buffers created before an error become idle, too, and are not reserved.
         let mut buffers = Vec::new();
-        let made = (0..count)
-            .try_for_each(|_| self.0.make_one(class, len).map(|whole| buffers.push(whole)));
-        let reserved = self.0.backend.chunks.reserved(class);
-        self.0.classes[class].lock().note_reserved(reserved);
-        buffers
-            .into_iter()
-            .for_each(|whole| self.0.take_back(whole, class));
-        made.map(|()| reservation)
+        let mut result = Ok(reservation);
+        for _ in 0..count {
+            match self.0.create(class, len) {
+                Ok(buffer) => buffers.push(buffer),
+                Err(refusal) => {
+                    result = Err(refusal.error);
+                    break;
+                }
+            }
+        }
+        for buffer in buffers {
+            self.0.keep_unsent(buffer, class);
+        }
+        result
     }
 
     /// Returns the provider that creates the buffers, for code that takes a `ShmProvider`.
@@ -225,11 +230,13 @@ impl BufferPool {
     ///
     /// Call this before each of the provider's `garbage_collect_unsafe`, which reclaims the messages
     /// of a receiver that [has died](crate#when-processes-die): it does not reclaim a buffer while this
-    /// pool confirms to zenoh that it holds a buffer, and the pool must not hold one that zenoh is to reclaim.
-    pub fn let_go(&self) -> usize {
+    /// pool confirms to zenoh that it holds a buffer, and the pool must not hold one that zenoh is to
+    /// reclaim.
+    pub fn release_in_use(&self) -> usize {
         let mut released = 0;
-        if self.0.is_ours() {
-            self.0.each_class(|_, buffers| released += buffers.let_go());
+        if !self.0.is_forked() {
+            self.0
+                .visit_classes(|_, buffers| released += buffers.release_in_use());
         }
         released
     }
@@ -237,11 +244,11 @@ impl BufferPool {
     /// Releases all idle buffers, and returns the memory of empty segments to the system, as
     /// [`PoolBackend::trim`] does. Returns the number of bytes.
     pub fn trim(&self) -> usize {
-        if !self.0.is_ours() {
+        if self.0.is_forked() {
             return 0;
         }
-        self.0.each_class(|_, buffers| {
-            buffers.tidy();
+        self.0.visit_classes(|_, buffers| {
+            buffers.scan_all();
             buffers.release_all_idle();
         });
         self.0.backend.trim()
@@ -251,7 +258,7 @@ impl BufferPool {
     /// in use.
     pub fn stats(&self) -> BufferStats {
         let mut stats = BufferStats::default();
-        if self.0.is_ours() {
+        if !self.0.is_forked() {
             for class in &*self.0.classes {
                 class.lock().add_to(&mut stats);
             }
@@ -262,43 +269,40 @@ impl BufferPool {
 
 impl Inner {
     #[inline]
-    pub(crate) fn is_ours(&self) -> bool {
-        !self.backend.chunks.is_inherited()
+    pub(crate) fn is_forked(&self) -> bool {
+        self.backend.is_forked()
     }
 
     /// Returns the class of a layout, if this process may allocate it.
     #[inline]
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
-        let class = self.backend.chunks.class(crate::layout(len, align))?;
+        let class = self.backend.allocator.class(layout(len, align))?;
         // Before any lock: in a forked child, a thread that does not exist there may hold it.
-        match self.is_ours() {
-            true => Ok(class),
-            false => Err(AllocError::Forked),
+        if self.is_forked() {
+            return Err(AllocError::Forked);
         }
+        Ok(class)
     }
 
-    /// Looks for a buffer on behalf of a waiting request: for one of its class that returned unsent, and if a
-    /// look `is_due`, for one that has been read, or for room for another one.
-    pub(crate) fn look(
+    /// Tries again on behalf of a waiting request: to take a buffer of its class that returned unsent;
+    /// and if a scan `is_due`, to take one that has been read, or to create one. Returns `None` if
+    /// neither was due or possible.
+    pub(crate) fn retry(
         &self,
         class: usize,
         len: usize,
         is_due: bool,
-    ) -> Option<Result<Whole, AllocError>> {
-        match self.take(class, |buffers| {
-            if is_due {
-                buffers.look(false)
-            } else {
-                buffers.take_idle()
-            }
-        }) {
-            None if is_due => {
-                // Refusals of users of the provider put collections off, but not for a request that waits.
-                self.backend.core.providers.hurry();
-                Some(self.make(class, len, false))
-            }
-            whole => whole.map(Ok),
+    ) -> Result<Option<UniqueBuffer>, Refusal> {
+        if !is_due {
+            return Ok(self.take(class, Class::take_idle));
         }
+        if let Some(buffer) = self.take(class, |buffers| buffers.scan_and_take(Scan::Batch)) {
+            return Ok(Some(buffer));
+        }
+        // Refusals of users of the provider delay collections, but not for a request that waits.
+        self.backend.core.providers.end_backoff();
+        let buffer = self.create_or_evict(class, len, Scan::Batch)?;
+        Ok(Some(buffer))
     }
 
     /// Takes a buffer from a class. Releases those that the backend wants back for a longer message.
@@ -306,110 +310,110 @@ impl Inner {
     fn take(
         &self,
         class: usize,
-        mut take: impl FnMut(&mut Class) -> Option<Whole>,
-    ) -> Option<Whole> {
+        mut take: impl FnMut(&mut Class) -> Option<UniqueBuffer>,
+    ) -> Option<UniqueBuffer> {
         loop {
-            let whole = take(&mut self.classes[class].lock())?;
-            if !self.is_wanted_back(&whole) {
-                return Some(whole);
+            let buffer = take(&mut self.classes[class].lock())?;
+            if !self.is_wanted_back(&buffer) {
+                return Some(buffer);
             }
-            self.release(whole, class);
+            self.release(buffer, class);
         }
     }
 
     #[inline]
-    fn is_wanted_back(&self, whole: &Whole) -> bool {
-        let Key { segment, offset } = whole.key();
+    fn is_wanted_back(&self, buffer: &UniqueBuffer) -> bool {
+        let Key { segment, offset } = buffer.key();
         self.backend
-            .chunks
-            .wants_back(segment.into(), offset as usize, whole.capacity())
+            .allocator
+            .wants_back(segment.into(), offset as usize, buffer.capacity())
     }
 
     /// Releases a buffer that is in no list. Its memory returns when the provider collects next, which
     /// it does before an allocation is refused.
     #[cold]
-    fn release(&self, whole: Whole, class: usize) {
-        self.classes[class].lock().note_gone(1);
-        drop(whole);
-        self.backend.core.providers.hurry();
+    fn release(&self, buffer: UniqueBuffer, class: usize) {
+        self.classes[class].lock().note_released(1);
+        drop(buffer);
+        self.backend.core.providers.end_backoff();
     }
 
-    /// Makes a buffer. At the cap, takes one that has become idle, or releases others; if `is_thorough`, after
-    /// a search of all.
+    /// Creates a buffer. At the cap, takes one that has become idle, or releases others, after a scan.
     #[cold]
     #[inline(never)]
-    fn make(&self, class: usize, len: usize, is_thorough: bool) -> Result<Whole, AllocError> {
-        let mut rounds = if is_thorough { usize::MAX } else { ROUNDS };
+    fn create_or_evict(
+        &self,
+        class: usize,
+        len: usize,
+        scan: Scan,
+    ) -> Result<UniqueBuffer, Refusal> {
+        let mut evictions = 0;
         loop {
-            let error = match self.make_one(class, len) {
-                Err(error) if is_out_of_memory(&error) => error,
-                done => return done,
+            let refusal = match self.create(class, len) {
+                Ok(buffer) => return Ok(buffer),
+                Err(refusal) if !refusal.is_temporary => return Err(refusal),
+                Err(refusal) => refusal,
             };
-            // A waiting request has just looked at its part of the sent ones.
-            let take = |buffers: &mut Class| {
-                if is_thorough {
-                    buffers.look(true)
-                } else {
-                    buffers.take_idle()
-                }
+            // A waiting request has just scanned its part of the sent ones.
+            let taken = match scan {
+                Scan::Batch => self.take(class, Class::take_idle),
+                Scan::All => self.take(class, |buffers| buffers.scan_and_take(Scan::All)),
             };
-            if let Some(whole) = self.take(class, take) {
-                return Ok(whole);
+            if let Some(buffer) = taken {
+                return Ok(buffer);
             }
-            if rounds == 0 || !self.evict(class, is_thorough) {
-                return Err(error);
+            if scan == Scan::Batch && evictions == EVICTIONS {
+                return Err(refusal);
             }
-            rounds -= 1;
+            if !self.evict_others(class, scan) {
+                return Err(refusal);
+            }
+            evictions += 1;
         }
     }
 
     /// Creates a buffer. It has room for every length of its class, unless the backend has room for this
-    /// one only, or expects no other message of the class. Then it is a one-off (see [`Class`]).
-    fn make_one(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
+    /// one only, or expects no other message of the class. Then it is uncached (see [`Class`]).
+    fn create(&self, class: usize, len: usize) -> Result<UniqueBuffer, Refusal> {
         let align = self.sizes[class].align;
         debug_assert_eq!(
-            self.backend.chunks.class(crate::layout(len, align)).ok(),
+            self.backend.allocator.class(layout(len, align)).ok(),
             Some(class)
         );
-        let chunk = self.backend.take(len, align)?;
+        let chunk = self.backend.alloc_chunk(len, align)?;
         let descriptor = chunk.descriptor.clone();
         let key = Key {
             segment: descriptor.segment,
             offset: descriptor.chunk,
         };
-        let buffer = self
-            .provider
-            .map(chunk, descriptor.len.get())
-            .map_err(|error| {
+        let buffer = match self.provider.map(chunk, descriptor.len.get()) {
+            Ok(buffer) => buffer,
+            Err(error) => {
                 self.backend.free(&descriptor);
-                let advice =
-                    "make room in /dev/shm, or raise the limits on mappings and descriptors"
-                        .to_owned();
-                AllocError::Os(
-                    OsError::new(MAP, "zenoh's metadata in /dev/shm", io::Error::other(error))
-                        .with_advice(advice),
-                )
-            })?;
+                return Err(no_metadata(io::Error::other(error)));
+            }
+        };
+
         let mut buffers = self.classes[class].lock();
-        buffers.note_made();
-        let kept = buffers.kept();
+        buffers.note_created();
+        let count = buffers.count();
         self.occupied[class].store(true, Ordering::Relaxed);
         drop(buffers);
-        if kept > MANY {
-            self.idle.watch(&self.classes);
+        if count > MANY {
+            self.idle_thread.start(&self.classes);
         }
-        Ok(Whole::new(buffer, len, key))
+        Ok(UniqueBuffer::new(buffer, len, key))
     }
 
-    /// Releases all free buffers of other classes, as zenoh's own collection does: a few that are left between
-    /// messages of other lengths get in the way of long ones. Returns `true` if there were any.
+    /// Releases all free buffers of other classes, as zenoh's own collection does: a few that are left
+    /// between messages of other lengths get in the way of long ones. Returns `true` if there were any.
     #[cold]
-    fn evict(&self, wanted: usize, is_thorough: bool) -> bool {
+    fn evict_others(&self, wanted: usize, scan: Scan) -> bool {
         let mut evicted = 0;
-        // The wanted class has been searched.
-        self.each_class(|class, buffers| {
+        // The wanted class has been scanned.
+        self.visit_classes(|class, buffers| {
             if class != wanted {
-                buffers.find(is_thorough);
+                buffers.scan(scan);
                 evicted += buffers.release_all_idle();
             }
         });
@@ -420,81 +424,74 @@ impl Inner {
     }
 
     /// Calls `visit` with each class that has buffers.
-    fn each_class(&self, mut visit: impl FnMut(usize, &mut Class)) {
+    fn visit_classes(&self, mut visit: impl FnMut(usize, &mut Class)) {
         for (class, occupied) in self.occupied.iter().enumerate() {
-            if occupied.load(Ordering::Relaxed) {
-                let mut buffers = self.classes[class].lock();
-                visit(class, &mut buffers);
-                occupied.store(buffers.kept() > 0, Ordering::Relaxed);
+            if !occupied.load(Ordering::Relaxed) {
+                continue;
             }
+            let mut buffers = self.classes[class].lock();
+            visit(class, &mut buffers);
+            occupied.store(buffers.count() > 0, Ordering::Relaxed);
         }
     }
 
-    /// Releases the buffers of a class that the last window has not needed. Otherwise the class would
+    /// Releases the buffers of a class that the last epoch has not needed. Otherwise the class would
     /// stay as large as its largest burst.
     #[cold]
-    fn end_window(&self, class: usize) {
-        let released = self.classes[class]
-            .lock()
-            .end_window(self.backend.chunks.reserved(class));
+    fn end_epoch(&self, class: usize) {
+        let reserved = self.backend.allocator.reserved(class);
+        let released = self.classes[class].lock().end_epoch(reserved);
         if released > 0 {
             self.provider.garbage_collect();
         }
     }
 
-    /// Sleeps until a buffer returns unsent, or `pause` is over.
-    pub(crate) fn sleep(&self, pause: Duration) {
-        self.note_waiting();
-        self.waiting_room.sleep(pause);
-        self.note_waited();
-    }
-
-    pub(crate) fn waiting_room(&self) -> &Arc<WaitingRoom> {
-        &self.waiting_room
-    }
-
-    /// From now on, buffers that return unsent wake the waiters.
-    pub(crate) fn note_waiting(&self) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn note_waited(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Keeps a buffer that was sent. A one-off becomes an ordinary zenoh message.
+    /// Keeps a buffer that was sent. An uncached one becomes an ordinary zenoh message.
     #[inline]
-    pub(crate) fn keep_sent(&self, buffer: Shared, class: usize) {
-        self.classes[class].lock().put_sent(buffer);
+    pub(crate) fn keep_sent(&self, buffer: SharedBuffer, class: usize) {
+        self.classes[class].lock().push_sent(buffer);
     }
 
-    /// Puts back a buffer that was not sent.
+    /// Keeps a buffer that was not sent.
     #[inline]
-    pub(crate) fn take_back(&self, whole: Whole, class: usize) {
-        if self.is_wanted_back(&whole) {
-            return self.release(whole, class);
+    pub(crate) fn keep_unsent(&self, buffer: UniqueBuffer, class: usize) {
+        if self.is_wanted_back(&buffer) {
+            return self.release(buffer, class);
         }
-        let refused = self.classes[class].lock().put_idle(whole);
-        if let Err(one_off) = refused {
-            return self.release(one_off, class);
+        let refused = self.classes[class].lock().push_idle(buffer);
+        if let Err(uncached) = refused {
+            return self.release(uncached, class);
         }
-        // Relaxed: a waiter that falls asleep at this moment looks again after the pause.
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.waiting_room.notify();
-        }
+        self.waiters.notify();
+    }
+}
+
+/// The refusal if zenoh has no metadata for a message. zenoh does not report why, and it may last
+/// forever.
+#[cold]
+fn no_metadata(error: io::Error) -> Refusal {
+    let advice =
+        "make room in /dev/shm, or raise the limits on mappings and descriptors".to_owned();
+    let object = "zenoh's metadata in /dev/shm";
+    let error = OsError::new("zenoh::shm::ShmProvider::map", object, error).with_advice(advice);
+    Refusal {
+        error: AllocError::Os(error),
+        is_temporary: false,
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.is_ours() {
+        if self.is_forked() {
             // The counts in zenoh's metadata are the parent's.
             mem::forget(self.classes.clone());
-            mem::forget(mem::take(&mut self.idle));
-            mem::forget(self.waiting_room.clone());
+            mem::forget(mem::take(&mut self.idle_thread));
+            mem::forget(self.waiters.clone());
             return;
         }
-        self.classes.iter().for_each(|class| class.lock().clear());
+        for class in &*self.classes {
+            class.lock().clear();
+        }
         self.provider.garbage_collect();
     }
 }
@@ -508,6 +505,115 @@ impl fmt::Debug for BufferPool {
     }
 }
 
+/// A class of up to this many buffers keeps them: zenoh confirms them in little time.
+const MANY: usize = 128;
+
+/// The thread leaves this many idle buffers to a larger one.
+const LEFT_IDLE: usize = 32;
+
+/// How long nothing must be allocated. While readers keep the buffers of an unused pool, the thread
+/// checks less and less often.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
+const LONGEST_PERIOD: Duration = Duration::from_secs(64);
+
+/// The thread that releases idle buffers, if it runs.
+///
+/// zenoh confirms every buffer that exists twenty times a second: 50,000 idle ones cost 2 % of a CPU.
+/// Allocations shrink a pool that is in use (see `class`). For one that is not, a thread runs as long
+/// as any class has more than [`MANY`] buffers, and releases idle ones once nothing was allocated for
+/// a second.
+///
+/// The thread refers to the classes alone, and the pool empties them when it is dropped. So the thread
+/// keeps no pool alive, and a buffer is released once, by either.
+#[derive(Default)]
+struct IdleThread(Arc<IdleState>);
+
+#[derive(Default)]
+struct IdleState {
+    is_running: Mutex<bool>,
+    /// Signalled when the pool is dropped.
+    dropped: Condvar,
+}
+
+impl IdleThread {
+    /// Starts the thread, unless it runs. If the system refuses one, the next call tries again.
+    fn start(&self, classes: &Classes) {
+        let mut is_running = self.0.is_running.lock();
+        if *is_running {
+            return;
+        }
+        let state = self.0.clone();
+        let classes = Arc::downgrade(classes);
+        let started = start_thread("shm-pool-idle", "a thread that releases idle buffers", {
+            move || state.release_idle(&classes)
+        });
+        *is_running = started.is_ok();
+    }
+}
+
+impl Drop for IdleThread {
+    /// Ends the thread, after the drop of the classes.
+    fn drop(&mut self) {
+        // The thread either waits by now, or finds them dropped.
+        drop(self.0.is_running.lock());
+        self.0.dropped.notify_all();
+    }
+}
+
+impl IdleState {
+    fn release_idle(&self, classes: &Weak<[Mutex<Class>]>) {
+        let mut period = SHORTEST_PERIOD;
+        let mut last_allocs = None;
+        loop {
+            self.sleep(period, classes);
+            let Some(classes) = classes.upgrade() else {
+                return;
+            };
+
+            let mut allocs = 0;
+            for class in &*classes {
+                allocs += class.lock().allocs();
+            }
+            if last_allocs == Some(allocs) {
+                period = LONGEST_PERIOD.min(period * 2);
+                for class in &*classes {
+                    release_most_idle(class);
+                }
+            } else {
+                period = SHORTEST_PERIOD;
+            }
+            last_allocs = Some(allocs);
+
+            // A class that grows after this finds no thread, and starts one.
+            let mut is_running = self.is_running.lock();
+            if !classes.iter().any(|class| class.lock().count() > MANY) {
+                *is_running = false;
+                return;
+            }
+        }
+    }
+
+    /// Sleeps for a period, or until the classes are dropped.
+    fn sleep(&self, period: Duration, classes: &Weak<[Mutex<Class>]>) {
+        let end = Instant::now() + period;
+        let mut is_running = self.is_running.lock();
+        while classes.strong_count() > 0 {
+            if self.dropped.wait_until(&mut is_running, end).timed_out() {
+                return;
+            }
+        }
+    }
+}
+
+/// Releases the idle buffers of a large class but [`LEFT_IDLE`]. Locks it for a short time at once: an
+/// allocation may wait.
+fn release_most_idle(class: &Mutex<Class>) {
+    if class.lock().count() <= MANY {
+        return;
+    }
+    while class.lock().release_some_idle(LEFT_IDLE) {}
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -515,13 +621,13 @@ mod tests {
     use zenoh::bytes::ZBytes;
 
     const LEN: usize = 1024;
-    /// Several times what one look visits.
+    /// Several times what one retry visits.
     const COUNT: usize = 8000;
 
     /// Guards against a waiting request that keeps a CPU busy when many messages are in flight, or takes long to
     /// find a free one among them: in turn, they become ordinary messages.
     #[test]
-    fn look_of_a_waiting_request_is_bounded() {
+    fn retry_of_a_waiting_request_is_bounded() {
         let backend = PoolBackend::builder()
             .max_bytes(COUNT * LEN)
             .build()
@@ -533,26 +639,26 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let class = pool.0.class(LEN, 1).unwrap();
-        let look = || pool.0.look(class, LEN, true).and_then(Result::ok);
+        let retry = || pool.0.retry(class, LEN, true).ok().flatten();
         // All have been read: it takes one, and does not search for others.
         drop(fill());
-        pool.0.take_back(look().unwrap(), class);
+        pool.0.keep_unsent(retry().unwrap(), class);
         assert!(pool.stats().idle <= BATCH, "{:?}", pool.stats());
         let mut sent = fill();
         let before = pool.stats().sent;
         assert!(before > 2 * BATCH, "{before}");
-        for looks in 1..=before.div_ceil(BATCH) {
-            assert!(look().is_none());
-            assert_eq!(pool.stats().sent, before.saturating_sub(looks * BATCH));
+        for retries in 1..=before.div_ceil(BATCH) {
+            assert!(retry().is_none());
+            assert_eq!(pool.stats().sent, before.saturating_sub(retries * BATCH));
         }
         drop(sent.swap_remove(before / 2));
-        let whole = look().expect("zenoh collects it at once");
-        pool.0.take_back(whole, class);
+        let buffer = retry().expect("zenoh collects it at once");
+        pool.0.keep_unsent(buffer, class);
     }
 
     /// Guards against waiters that have zenoh visit all messages for each buffer that returns unsent.
     #[test]
-    fn only_due_look_makes_room() {
+    fn only_a_due_retry_makes_room() {
         let backend = PoolBackend::builder()
             .max_bytes(COUNT * LEN)
             .build()
@@ -564,14 +670,14 @@ mod tests {
         drop(sent);
         let half = COUNT / 2 * LEN;
         let (class, before) = (pool.0.class(half, 1).unwrap(), pool.stats());
-        assert!(pool.0.look(class, half, false).is_none());
+        assert!(pool.0.retry(class, half, false).unwrap().is_none());
         assert_eq!(pool.stats(), before);
-        let whole = pool.0.look(class, half, true).unwrap().unwrap();
+        let buffer = pool.0.retry(class, half, true).unwrap().unwrap();
         assert!(pool.stats().idle + pool.stats().sent < before.sent);
-        pool.0.take_back(whole, class);
+        pool.0.keep_unsent(buffer, class);
     }
 
-    /// Places that looks have emptied do not make a class long.
+    /// Places that scans have emptied do not make a class long.
     #[test]
     fn emptied_places_do_not_count() {
         const ALL: usize = BATCH * 3 / 2;
@@ -585,17 +691,14 @@ mod tests {
         let mut sent = send(&mut unsent, BATCH * 3 / 4);
         // The oldest ones are still being read, so the places of those behind them stay.
         sent.drain(BATCH / 8..BATCH / 2);
-        let whole = pool.0.look(class, LEN, true).unwrap().unwrap();
-        pool.0.take_back(whole, class);
+        let buffer = pool.0.retry(class, LEN, true).unwrap().unwrap();
+        pool.0.keep_unsent(buffer, class);
         unsent.extend((0..pool.stats().idle).map(|_| pool.alloc(LEN).unwrap()));
         sent.extend(send(&mut unsent, BATCH * 3 / 8));
         let before = pool.stats();
-        assert!(before.sent < BATCH && pool.0.classes[class].lock().places() > BATCH);
+        assert!(before.sent < BATCH && pool.0.classes[class].lock().queue_len() > BATCH);
         for _ in 0..COUNT {
-            assert!(pool
-                .0
-                .look(class, LEN, true)
-                .is_some_and(|found| found.is_err()));
+            assert!(pool.0.retry(class, LEN, true).is_err());
         }
         assert_eq!(pool.stats(), before);
     }
@@ -610,10 +713,7 @@ mod tests {
             .collect();
         let class = pool.0.class(LEN, 1).unwrap();
         for _ in 0..COUNT {
-            assert!(pool
-                .0
-                .look(class, LEN, true)
-                .is_some_and(|found| found.is_err()));
+            assert!(pool.0.retry(class, LEN, true).is_err());
         }
         assert_eq!(pool.stats().sent, sent.len());
     }

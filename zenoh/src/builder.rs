@@ -1,16 +1,16 @@
-//! The options of a backend, and how it is built from them.
+//! The options of a backend, how it is built from them, and why that may fail.
 
 #![forbid(unsafe_code)]
 
-use crate::outstanding::Outstanding;
-use crate::probe;
+use crate::in_use::ChunksInUse;
 use crate::provider::drop_unused;
-use crate::segments::ZenohSegments;
-use crate::system::{lock_limit, may_lock};
-use crate::{BuildError, PoolBackend};
+use crate::segments::{check_format, lock_limit, may_lock, ZenohSegments};
+use crate::PoolBackend;
 use shm_pool::backend::Backend;
 use shm_pool::Tuning;
+use std::io;
 use std::sync::Arc;
+use thiserror::Error;
 
 /// A cap of up to this many bytes is one segment, and the first segment of a large cap is this
 /// long. It is allocated and locked before the first message can be read, which takes some 1.5 ms.
@@ -130,25 +130,26 @@ impl PoolBackendBuilder {
     /// other bytes than were written, or if the system has no random bits.
     pub fn build(self) -> Result<PoolBackend, BuildError> {
         drop_unused();
-        let first_id = getrandom::u32().map_err(|error| BuildError::Random(error.into()))?;
-        let outstanding = Arc::new(Outstanding::new());
-        let mut chunks = Backend::builder()
+        let first_id = match getrandom::u32() {
+            Ok(id) => id,
+            Err(error) => return Err(BuildError::Random(error.into())),
+        };
+
+        let mut backend = Backend::builder()
             .max_bytes(self.max_bytes)
             .max_segment(MAX_SEGMENT)
+            .max_idle_per_class(self.max_idle_per_class.unwrap_or(MAX_IDLE))
             .collect_early(self.collect_early);
-        let first = match self.max_bytes {
-            bytes if bytes <= FIRST_SEGMENT => Some(bytes),
-            bytes => (bytes > FIRST_SHARE * FIRST_SEGMENT).then_some(FIRST_SEGMENT),
-        };
-        if let Some(bytes) = self.arena_size.or(first) {
-            chunks = chunks.tuning(Tuning::new().arena_size(bytes));
-        }
         if let Some(bytes) = self.max_alloc {
-            chunks = chunks.max_alloc(bytes);
+            backend = backend.max_alloc(bytes);
         }
-        chunks = chunks.max_idle_per_class(self.max_idle_per_class.unwrap_or(MAX_IDLE));
-        let chunks = chunks.build(ZenohSegments::new(outstanding.clone(), first_id))?;
-        let needed = chunks.stats().max_bytes;
+        if let Some(bytes) = self.first_segment() {
+            backend = backend.tuning(Tuning::new().arena_size(bytes));
+        }
+        let in_use = Arc::new(ChunksInUse::new());
+        let allocator = backend.build(ZenohSegments::new(in_use.clone(), first_id))?;
+
+        let needed = allocator.stats().max_bytes;
         // If the kernel cannot be asked, this remains unknown.
         if self.check_lock_limit && matches!(may_lock(needed), Ok(false)) {
             return Err(BuildError::LockLimit {
@@ -161,7 +162,57 @@ impl PoolBackendBuilder {
             descriptors = Backend::MAX_SEGMENTS,
             "limits that each receiver of this pool needs at most (ulimit -l, ulimit -n)"
         );
-        probe::check()?;
-        Ok(PoolBackend::new(chunks, outstanding))
+        check_format()?;
+        Ok(PoolBackend::new(allocator, in_use))
     }
+
+    /// Returns the length of the first segment, or `None` for the default of [`Backend`].
+    fn first_segment(&self) -> Option<usize> {
+        if self.arena_size.is_some() {
+            return self.arena_size;
+        }
+        if self.max_bytes <= FIRST_SEGMENT {
+            return Some(self.max_bytes);
+        }
+        if self.max_bytes > FIRST_SHARE * FIRST_SEGMENT {
+            return Some(FIRST_SEGMENT);
+        }
+        None
+    }
+}
+
+/// An error from [`PoolBackendBuilder::build`](crate::PoolBackendBuilder::build).
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// An option is out of range, or the process has no heap.
+    #[error(transparent)]
+    Pool(#[from] shm_pool::BuildError),
+    /// Receivers cannot lock the pool's segments into memory, and would silently lose messages; see
+    /// [`check_lock_limit`](crate::PoolBackendBuilder::check_lock_limit).
+    #[error(
+        "zenoh's receivers lock all segments into memory, for this pool up to {needed} bytes, and \
+         a process like this one may lock {limit}: raise the limit (ulimit -l) for publisher and \
+         receivers, or lower max_bytes; if only the receivers may lock more, see \
+         PoolBackendBuilder::check_lock_limit"
+    )]
+    LockLimit {
+        /// The pool's cap in bytes.
+        needed: usize,
+        /// How many bytes this process may lock in all.
+        limit: u64,
+    },
+    /// zenoh's client cannot read a segment that was written for it: the zenoh version of this program
+    /// has another format. Every message would be lost.
+    #[error(
+        "zenoh's client does not read what shm-pool-zenoh writes: {reason}; use zenoh 1.10 with \
+         this version"
+    )]
+    Format {
+        /// The difference.
+        reason: String,
+    },
+    /// The operating system provided no random numbers for the ids of segments.
+    #[error("no random bits for the ids of segments")]
+    Random(#[source] io::Error),
 }

@@ -4,71 +4,79 @@
 //! has been read. Nothing else reports that: zenoh's readers decrement a count in zenoh's metadata
 //! and wake no process.
 //!
-//! # Searches
+//! # Scans
 //!
-//! | search | looks at | made by |
+//! | scan | checks | made by |
 //! |---|---|---|
-//! | [`Class::take`] | the [`LOOKS`] oldest; all of them if its [share](Class::spare_share) may have been read | every allocation |
-//! | [`Class::look`] | the oldest, and [`BATCH`] more from where the last look ended; if the class is [long](Class::is_long), releases those it finds being read | a request that waits |
-//! | [`Class::tidy`], also within a thorough `look` | all | an allocation that needs memory, `trim`, `let_go`, the end of a window, the thread of `idle` |
+//! | [`Class::take`] | the [`OLDEST`] ones; all of them if its [share](Class::spare_share) may have been read | every allocation |
+//! | [`Scan::Batch`] | the next [`BATCH`] from where the last one ended; if the class is [long](Class::is_long), releases those that are in use | a request that waits, which checks the oldest ones besides |
+//! | [`Scan::All`] | all | an allocation that needs memory, `trim`, `release_in_use`, the end of an epoch, the thread of `buffers` |
 
 #![forbid(unsafe_code)]
 
+use crate::buffer::{SharedBuffer, UniqueBuffer};
 use crate::buffers::BufferStats;
-use crate::whole::{Shared, Whole};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// How many sent buffers an allocation looks at.
-const LOOKS: usize = 4;
+/// How many of the oldest sent buffers an allocation checks.
+const OLDEST: usize = 4;
 
-/// How many sent buffers a waiting request looks at besides. A look takes some 0.1 µs if the
+/// How many sent buffers a waiting request checks besides. A check takes some 0.1 µs if the
 /// metadata is in no cache. zenoh visits ordinary messages faster, so a wait makes ordinary
 /// messages of a class with more sent buffers than this.
 pub(crate) const BATCH: usize = 1024;
 
-/// The pool releases a buffer that so many allocations have found being read.
-const TIMEOUT: u8 = 64;
+/// The pool releases a buffer that so many allocations have found in use.
+const MAX_CHECKS: u8 = 64;
 
-/// A window is this many allocations, and [`WINDOW_SHARE`] more for each buffer of the class.
-const WINDOW: usize = 256;
-const WINDOW_SHARE: usize = 8;
+/// An epoch is this many allocations, and [`EPOCH_SHARE`] more for each buffer of the class.
+const EPOCH: usize = 256;
+const EPOCH_SHARE: usize = 8;
 
-/// The buffers of one size class. A *one-off*, which is shorter than the class, is in neither list:
-/// another message that fits in it rarely comes before its memory is needed for others.
+/// Which of the sent buffers are checked.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Scan {
+    /// Some of them, in turn.
+    Batch,
+    All,
+}
+
+/// The buffers of one size class. An *uncached* buffer, which is shorter than the class, is in neither
+/// list: another message that fits in it rarely comes before its memory is needed for others.
 #[derive(Default)]
 pub(crate) struct Class {
     size: usize,
     /// Last in, first out: the latest may still be in the cache.
-    idle: Vec<Whole>,
+    idle: Vec<UniqueBuffer>,
     /// Oldest first.
     sent: VecDeque<Sent>,
-    /// How many of `sent` a look has emptied.
+    /// How many of `sent` a scan has emptied.
     emptied: usize,
-    /// Where the next look begins in `sent`.
+    /// Where the next batch begins in `sent`.
     cursor: usize,
     /// Whether there were more than [`BATCH`] in `sent` when the cursor was last at its start.
     is_long: bool,
-    /// All buffers of the class, including those that this process is writing. Both lists have room
-    /// for all.
-    kept: usize,
-    /// From this many buffers on, a search comes before another one is made.
-    tidy_at: usize,
-    /// Allocations in this window, and the fewest idle buffers in it.
-    window: usize,
-    low: usize,
-    /// As of the last reservation or window.
+    /// The number of buffers of the class, including those that this process is writing. Both lists
+    /// have room for all.
+    count: usize,
+    /// From this many buffers on, a scan comes before another one is created.
+    scan_at: usize,
+    /// Allocations in this epoch, and the fewest idle buffers in it.
+    epoch_allocs: usize,
+    low_water: usize,
+    /// As of the last reservation or epoch.
     reserved: usize,
     reused: u64,
-    made: u64,
-    let_go: u64,
+    created: u64,
+    released_in_use: u64,
 }
 
 struct Sent {
-    /// `None` once a look has taken it.
-    buffer: Option<Shared>,
-    /// How often an allocation found it being read.
-    looks: u8,
+    /// `None` once a scan has taken it.
+    buffer: Option<SharedBuffer>,
+    /// How many allocations found it in use.
+    checks: u8,
 }
 
 impl Class {
@@ -81,13 +89,13 @@ impl Class {
     }
 
     /// Buffers that are idle, or may have been read, are not too many up to this share of all: a
-    /// ninth. A search visits every buffer, and of short ones there may be many, so up to 2 KiB it
+    /// ninth. A scan visits every buffer, and of short ones there may be many, so up to 2 KiB it
     /// is a half.
     fn spare_share(&self) -> usize {
         (self.size / 1024).clamp(2, 9)
     }
 
-    fn is_one_off(&self, capacity: usize) -> bool {
+    fn is_uncached(&self, capacity: usize) -> bool {
         capacity < self.size
     }
 
@@ -99,124 +107,133 @@ impl Class {
     /// Takes a free buffer. Prefers the oldest sent one to the idle ones, so that buffers that are
     /// not needed stay idle.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<Whole> {
-        self.window += 1;
-        let looks = if self.idle.is_empty() { LOOKS } else { 1 };
-        self.take_sent(looks)
-            .or_else(|| self.take_idle())
-            .or_else(|| self.take_hidden())
+    pub(crate) fn take(&mut self) -> Option<UniqueBuffer> {
+        self.epoch_allocs += 1;
+        let checked = if self.idle.is_empty() { OLDEST } else { 1 };
+        if let Some(buffer) = self.take_oldest(checked) {
+            return Some(buffer);
+        }
+        if let Some(buffer) = self.take_idle() {
+            return Some(buffer);
+        }
+        self.take_by_due_scan()
     }
 
-    /// Takes a free buffer from behind others that are being read, if a search is due. A search
-    /// that finds the class's share of all buffers is worth its time; after one that finds fewer,
-    /// the missing ones are made before the next search. So of 9 KiB and more, the pool has at most
-    /// an eighth more than is in flight, and of up to 2 KiB at most twice as many.
+    /// Takes a free buffer from behind others that are in use, if a scan is due. A scan that finds
+    /// the class's share of all buffers is worth its time; after one that finds fewer, the missing
+    /// ones are created before the next scan. So of 9 KiB and more, the pool has at most an eighth
+    /// more than is in flight, and of up to 2 KiB at most twice as many.
     #[cold]
-    fn take_hidden(&mut self) -> Option<Whole> {
-        if self.kept < self.tidy_at {
+    fn take_by_due_scan(&mut self) -> Option<UniqueBuffer> {
+        if self.count < self.scan_at {
             return None;
         }
-        self.tidy();
-        self.tidy_at = self.kept + (self.kept / self.spare_share()).saturating_sub(self.idle.len());
+        self.scan_all();
+        let worthwhile = self.count / self.spare_share();
+        self.scan_at = self.count + worthwhile.saturating_sub(self.idle.len());
         self.take_idle()
     }
 
-    /// Takes a free buffer. Looks at all buffers if `is_thorough`, and otherwise, for a request
-    /// that waits, at a bounded number. Readers usually finish in order, so the oldest ones are
-    /// looked at each time.
-    pub(crate) fn look(&mut self, is_thorough: bool) -> Option<Whole> {
-        self.look_at(0..LOOKS.min(self.sent.len()), false);
+    /// Takes a free buffer, after a scan if none is idle or among the oldest. Readers usually finish
+    /// in order, so the oldest ones are checked each time.
+    pub(crate) fn scan_and_take(&mut self, scan: Scan) -> Option<UniqueBuffer> {
+        self.check(0..OLDEST.min(self.sent.len()), false);
         if self.idle.is_empty() {
-            self.find(is_thorough);
+            self.scan(scan);
         }
         self.take_idle()
     }
 
-    /// Moves free buffers to the idle ones. Looks at all sent buffers if `is_thorough`, or at the
-    /// next ones, of which a long class then keeps none.
-    pub(crate) fn find(&mut self, is_thorough: bool) {
-        if is_thorough {
-            self.tidy();
-        } else {
-            self.look_on();
+    /// Moves free buffers to the idle ones.
+    pub(crate) fn scan(&mut self, scan: Scan) {
+        match scan {
+            Scan::Batch => self.scan_batch(),
+            Scan::All => {
+                self.scan_all();
+            }
         }
     }
 
-    /// Looks at the next sent buffers. Free ones become idle; a long class releases the others.
-    fn look_on(&mut self) {
+    /// Checks the next sent buffers. Free ones become idle; a long class releases the others.
+    fn scan_batch(&mut self) {
         if self.cursor >= self.sent.len() {
             self.compact();
         }
-        let (begin, len) = (self.cursor, self.sent.len());
-        if begin == 0 {
-            self.is_long = len > BATCH;
+        let start = self.cursor;
+        if start == 0 {
+            self.is_long = self.sent.len() > BATCH;
         }
-        self.cursor = (begin + BATCH).min(len);
-        self.look_at(begin..self.cursor, self.is_long);
+        self.cursor = self.sent.len().min(start + BATCH);
+        self.check(start..self.cursor, self.is_long);
     }
 
-    /// Moves free buffers out of a part of the queue, and if it `lets_go`, releases the others.
-    fn look_at(&mut self, range: Range<usize>, lets_go: bool) {
+    /// Moves free buffers out of a part of the queue, and releases the others if told to.
+    fn check(&mut self, range: Range<usize>, releases_others: bool) {
         let mut released = 0;
         for sent in self.sent.range_mut(range) {
-            match sent.buffer.take().map(Shared::reclaim) {
-                Some(Ok(whole)) => {
-                    self.idle.push(whole);
+            let Some(buffer) = sent.buffer.take() else {
+                continue;
+            };
+            match buffer.reclaim() {
+                Ok(buffer) => {
+                    self.idle.push(buffer);
                     self.emptied += 1;
                 }
-                Some(Err(_)) if lets_go => {
+                Err(_) if releases_others => {
                     self.emptied += 1;
                     released += 1;
                 }
-                Some(Err(buffer)) => sent.buffer = Some(buffer),
-                None => {}
+                Err(buffer) => sent.buffer = Some(buffer),
             }
         }
         if released > 0 {
-            self.note_let_go(released);
+            self.note_released_in_use(released);
         }
     }
 
     #[inline]
-    pub(crate) fn take_idle(&mut self) -> Option<Whole> {
-        while let Some(whole) = self.idle.pop() {
+    pub(crate) fn take_idle(&mut self) -> Option<UniqueBuffer> {
+        while let Some(buffer) = self.idle.pop() {
             // No other process holds it. But zenoh may have invalidated it, if this process had no
             // CPU to confirm it, and then the provider may have freed it.
-            if whole.is_valid() {
-                self.low = self.low.min(self.idle.len());
+            if buffer.is_valid() {
+                self.low_water = self.low_water.min(self.idle.len());
                 self.reused += 1;
-                return Some(whole);
+                return Some(buffer);
             }
-            self.note_let_go(1);
+            self.note_released_in_use(1);
         }
         None
     }
 
-    /// Takes the first free one of the `looks` oldest sent buffers. The others stay in their order,
-    /// except those that have been read for too long.
+    /// Takes the first free one of the oldest sent buffers. The others stay in their order, except
+    /// those that have been in use for too long.
     #[inline]
-    fn take_sent(&mut self, looks: usize) -> Option<Whole> {
+    fn take_oldest(&mut self, checked: usize) -> Option<UniqueBuffer> {
         let mut passed_over = 0;
         let mut taken = None;
-        for _ in 0..looks.min(self.sent.len()) {
-            let Some(Sent { buffer, looks }) = self.sent.pop_front() else {
+        for _ in 0..checked.min(self.sent.len()) {
+            let Some(Sent { buffer, checks }) = self.sent.pop_front() else {
                 break;
             };
-            match buffer.map(Shared::reclaim) {
-                Some(Ok(whole)) => {
+            let Some(buffer) = buffer else {
+                self.emptied -= 1;
+                continue;
+            };
+            match buffer.reclaim() {
+                Ok(buffer) => {
                     self.reused += 1;
-                    taken = Some(whole);
+                    taken = Some(buffer);
                     break;
                 }
-                Some(Err(buffer)) if looks + 1 < TIMEOUT && buffer.is_valid() => {
+                Err(buffer) if checks + 1 < MAX_CHECKS && buffer.is_valid() => {
                     self.sent.push_back(Sent {
                         buffer: Some(buffer),
-                        looks: looks + 1,
+                        checks: checks + 1,
                     });
                     passed_over += 1;
                 }
-                Some(Err(_)) => self.note_let_go(1),
-                None => self.emptied -= 1,
+                Err(_) => self.note_released_in_use(1),
             }
         }
         self.sent.rotate_right(passed_over);
@@ -227,26 +244,31 @@ impl Class {
     /// invalidated, which would never become free; a buffer that this process was too slow to
     /// confirm may belong to another message after zenoh's `garbage_collect_unsafe`. Returns the
     /// number released.
-    pub(crate) fn tidy(&mut self) -> usize {
-        let kept = self.idle.len() + self.sent.len() - self.emptied;
-        self.idle.retain(Whole::is_valid);
+    pub(crate) fn scan_all(&mut self) -> usize {
+        let before = self.idle.len() + self.sent.len() - self.emptied;
+        self.idle.retain(UniqueBuffer::is_valid);
         let idle = &mut self.idle;
-        self.sent
-            .retain_mut(|sent| match sent.buffer.take().map(Shared::reclaim) {
-                Some(Ok(whole)) => {
-                    idle.push(whole);
+        self.sent.retain_mut(|sent| {
+            let Some(buffer) = sent.buffer.take() else {
+                return false;
+            };
+            match buffer.reclaim() {
+                Ok(buffer) => {
+                    idle.push(buffer);
                     false
                 }
-                Some(Err(buffer)) if buffer.is_valid() => {
+                Err(buffer) if buffer.is_valid() => {
                     sent.buffer = Some(buffer);
                     true
                 }
-                _ => false,
-            });
-        (self.emptied, self.cursor) = (0, 0);
-        let released = kept - self.idle.len() - self.sent.len();
+                Err(_) => false,
+            }
+        });
+        self.emptied = 0;
+        self.cursor = 0;
+        let released = before - self.idle.len() - self.sent.len();
         if released > 0 {
-            self.note_let_go(released);
+            self.note_released_in_use(released);
         }
         released
     }
@@ -254,7 +276,7 @@ impl Class {
     /// Releases idle buffers, those that returned first before others.
     fn release_first_idle(&mut self, count: usize) {
         self.idle.drain(..count);
-        self.note_gone(count);
+        self.note_released(count);
     }
 
     /// Releases all idle buffers. Returns their number.
@@ -264,80 +286,81 @@ impl Class {
         count
     }
 
-    /// Releases the sent buffers that are being read, and those that zenoh has invalidated. Returns
-    /// their number.
-    pub(crate) fn let_go(&mut self) -> usize {
-        let invalid = self.tidy();
-        let read = self.sent.len();
-        self.sent.clear();
-        self.note_let_go(read);
-        read + invalid
-    }
-
-    fn note_let_go(&mut self, count: usize) {
-        self.let_go += count as u64;
-        self.note_gone(count);
-    }
-
-    /// Notes that buffers were released.
-    pub(crate) fn note_gone(&mut self, count: usize) {
-        self.kept -= count;
-        self.low = self.low.min(self.idle.len());
-        self.tidy_at = self.tidy_at.min(self.kept + self.kept / self.spare_share());
-    }
-
-    pub(crate) fn note_made(&mut self) {
-        self.made += 1;
-        self.kept += 1;
-        self.idle.reserve(self.kept - self.idle.len());
-        self.sent
-            .reserve(self.kept - self.sent.len().min(self.kept));
-    }
-
-    /// Returns `true` if it is time to find out whether there are more buffers than are needed.
-    /// That takes a look at each, so the interval grows with their number.
-    #[inline]
-    pub(crate) fn is_window_over(&self) -> bool {
-        self.window >= WINDOW + WINDOW_SHARE * self.kept
-    }
-
-    /// Ends a window: releases half of the buffers that were idle all the time, except for a few
-    /// spare ones and as many as are reserved. Returns the number released.
-    pub(crate) fn end_window(&mut self, reserved: usize) -> usize {
-        self.note_reserved(reserved);
-        let spare = (self.kept - self.low) / self.spare_share() + 1;
-        let unneeded = self.low.saturating_sub(spare).div_ceil(2);
-        let count = unneeded.min(self.kept.saturating_sub(reserved));
-        self.release_first_idle(count);
-        self.tidy();
-        (self.window, self.low) = (0, self.idle.len());
-        count
-    }
-
-    /// Returns the number of places in the queue, with and without a buffer.
-    #[cfg(test)]
-    pub(crate) fn places(&self) -> usize {
-        self.sent.len()
-    }
-
-    pub(crate) fn kept(&self) -> usize {
-        self.kept
-    }
-
-    /// Returns how many allocations the class has served.
-    pub(crate) fn uses(&self) -> u64 {
-        self.reused + self.made
-    }
-
     /// Releases some idle buffers, but not the last `least` or those that are reserved. Returns
     /// `true` if there may be more.
-    pub(crate) fn release_idle(&mut self, least: usize) -> bool {
+    pub(crate) fn release_some_idle(&mut self, least: usize) -> bool {
         if self.idle.len() <= least {
-            self.tidy();
+            self.scan_all();
         }
         let surplus = self.idle.len().saturating_sub(least.max(self.reserved));
         self.release_first_idle(surplus.min(BATCH));
         surplus > 0
+    }
+
+    /// Releases the sent buffers that are in use, and those that zenoh has invalidated. Returns
+    /// their number.
+    pub(crate) fn release_in_use(&mut self) -> usize {
+        let invalid = self.scan_all();
+        let in_use = self.sent.len();
+        self.sent.clear();
+        self.note_released_in_use(in_use);
+        in_use + invalid
+    }
+
+    fn note_released_in_use(&mut self, count: usize) {
+        self.released_in_use += count as u64;
+        self.note_released(count);
+    }
+
+    pub(crate) fn note_released(&mut self, count: usize) {
+        self.count -= count;
+        self.low_water = self.low_water.min(self.idle.len());
+        let worthwhile = self.count / self.spare_share();
+        self.scan_at = self.scan_at.min(self.count + worthwhile);
+    }
+
+    pub(crate) fn note_created(&mut self) {
+        self.created += 1;
+        self.count += 1;
+        self.idle.reserve(self.count - self.idle.len());
+        self.sent
+            .reserve(self.count.saturating_sub(self.sent.len()));
+    }
+
+    /// Returns `true` if it is time to find out whether there are more buffers than are needed.
+    /// That takes a check of each, so the interval grows with their number.
+    #[inline]
+    pub(crate) fn is_epoch_over(&self) -> bool {
+        self.epoch_allocs >= EPOCH + EPOCH_SHARE * self.count
+    }
+
+    /// Ends an epoch: releases half of the buffers that were idle all the time, except for a few
+    /// spare ones and as many as are reserved. Returns the number released.
+    pub(crate) fn end_epoch(&mut self, reserved: usize) -> usize {
+        self.reserved = reserved;
+        let spare = (self.count - self.low_water) / self.spare_share() + 1;
+        let decayed = self.low_water.saturating_sub(spare).div_ceil(2);
+        let released = decayed.min(self.count.saturating_sub(reserved));
+        self.release_first_idle(released);
+        self.scan_all();
+        self.epoch_allocs = 0;
+        self.low_water = self.idle.len();
+        released
+    }
+
+    /// Returns the number of places in the queue, with and without a buffer.
+    #[cfg(test)]
+    pub(crate) fn queue_len(&self) -> usize {
+        self.sent.len()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns how many allocations the class has served.
+    pub(crate) fn allocs(&self) -> u64 {
+        self.reused + self.created
     }
 
     /// Notes how many buffers are reserved.
@@ -345,44 +368,45 @@ impl Class {
         self.reserved = reserved;
     }
 
-    /// Puts back a buffer that was made or handed out, and not sent. Refuses a one-off.
+    /// Keeps a buffer that was not sent. Returns it if it is uncached.
     #[inline]
-    pub(crate) fn put_idle(&mut self, whole: Whole) -> Result<(), Whole> {
-        if self.is_one_off(whole.capacity()) {
-            return Err(whole);
+    pub(crate) fn push_idle(&mut self, buffer: UniqueBuffer) -> Result<(), UniqueBuffer> {
+        if self.is_uncached(buffer.capacity()) {
+            return Err(buffer);
         }
-        self.idle.push(whole);
+        self.idle.push(buffer);
         Ok(())
     }
 
-    /// Keeps a buffer that was sent, unless it is a one-off.
+    /// Keeps a buffer that was sent. An uncached one becomes an ordinary zenoh message.
     #[inline]
-    pub(crate) fn put_sent(&mut self, buffer: Shared) {
-        if self.is_one_off(buffer.capacity()) {
-            return self.note_gone(1);
+    pub(crate) fn push_sent(&mut self, buffer: SharedBuffer) {
+        if self.is_uncached(buffer.capacity()) {
+            return self.note_released(1);
         }
         if self.sent.len() == self.sent.capacity() {
             self.compact();
         }
         self.sent.push_back(Sent {
             buffer: Some(buffer),
-            looks: 0,
+            checks: 0,
         });
     }
 
-    /// Drops the places that looks have emptied: the queue has room for all buffers, not for these
-    /// too. The next look begins with the oldest.
+    /// Drops the places that scans have emptied: the queue has room for all buffers, not for these
+    /// too. The next batch begins with the oldest.
     #[cold]
     fn compact(&mut self) {
         self.sent.retain(|sent| sent.buffer.is_some());
-        (self.emptied, self.cursor) = (0, 0);
+        self.emptied = 0;
+        self.cursor = 0;
     }
 
     /// Adds the statistics of this class.
     pub(crate) fn add_to(&self, stats: &mut BufferStats) {
         stats.reused += self.reused;
-        stats.made += self.made;
-        stats.let_go += self.let_go;
+        stats.created += self.created;
+        stats.released_in_use += self.released_in_use;
         stats.idle += self.idle.len();
         stats.sent += self.sent.len() - self.emptied;
     }

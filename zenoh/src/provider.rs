@@ -15,7 +15,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::freed::is_collecting;
+use crate::collect::{collect_in_order, is_collecting};
 use crate::PoolBackend;
 use parking_lot::Mutex;
 use std::fmt;
@@ -65,56 +65,53 @@ static LINGERING: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 impl PoolProvider {
     /// Returns a provider on `backend`: one that lingers, or a new one.
     pub(crate) fn new(backend: &PoolBackend) -> Self {
-        let kept = Kept::take(backend).unwrap_or_else(|| {
-            let provider = Arc::new(ShmProviderBuilder::backend(backend.clone()).wait());
-            if !backend.chunks.is_inherited() {
-                backend.core.providers.add(Arc::downgrade(&provider));
-            }
-            Kept {
-                provider,
-                backend: backend.clone(),
-            }
-        });
+        let kept = match Kept::take_lingering(backend) {
+            Some(kept) => kept,
+            None => Kept::create(backend),
+        };
         Self(Arc::new(Handle(kept)))
     }
 }
 
 impl Kept {
+    fn create(backend: &PoolBackend) -> Self {
+        let provider = Arc::new(ShmProviderBuilder::backend(backend.clone()).wait());
+        if !backend.is_forked() {
+            backend.core.providers.add(Arc::downgrade(&provider));
+        }
+        Self {
+            provider,
+            backend: backend.clone(),
+        }
+    }
+
     /// Takes a provider on `backend` out of those that linger.
-    fn take(backend: &PoolBackend) -> Option<Self> {
-        if backend.chunks.is_inherited() {
+    fn take_lingering(backend: &PoolBackend) -> Option<Self> {
+        if backend.is_forked() {
             // A thread that does not exist in this process may hold the lock.
             return None;
         }
         let mut lingering = LINGERING.lock();
-        let at = lingering
+        let index = lingering
             .iter()
             .position(|kept| Arc::ptr_eq(&kept.backend.core, &backend.core))?;
-        Some(lingering.swap_remove(at))
+        Some(lingering.swap_remove(index))
     }
 
     /// Returns `true` if a message of the backend is in use, or had not been read when its provider
-    /// collected last. Another provider's counts, too: zenoh's providers do not tell how many they have.
+    /// collected last. Another provider's counts, too: zenoh's providers do not report how many they
+    /// have.
     ///
     /// If this is `false` for a provider in [`LINGERING`], none of its messages is in use, and none
     /// will be as long as it is there: only a handle allocates.
     fn is_in_use(&self) -> bool {
-        !self.backend.core.outstanding.is_empty()
+        !self.backend.core.in_use.is_empty()
     }
 
-    fn is_inherited(&self) -> bool {
-        self.backend.chunks.is_inherited()
-    }
-
-    /// Releases what has been read. After a panic of the user's log in an earlier collection, zenoh's lock is
-    /// poisoned and this one panics, too: the messages stay in use.
+    /// Releases what has been read. After a panic of the user's log in an earlier collection, zenoh's
+    /// lock is poisoned and this one panics, too: the messages stay in use.
     fn collect(&self) {
-        let collect = || {
-            self.backend
-                .core
-                .outstanding
-                .collect_in_order(|| self.provider.garbage_collect() > 0)
-        };
+        let collect = || collect_in_order(&self.backend.core.in_use, &self.provider);
         let _may_panic = catch_unwind(AssertUnwindSafe(collect));
     }
 }
@@ -126,13 +123,14 @@ pub(crate) fn drop_unused() {
     }
     // Collecting and dropping run the user's code, in zenoh's log: not under the lock.
     let lingering = LINGERING.lock().clone();
-    lingering
-        .iter()
-        .filter(|kept| !kept.is_inherited())
-        .for_each(Kept::collect);
+    for kept in &lingering {
+        if !kept.backend.is_forked() {
+            kept.collect();
+        }
+    }
     let mut unused = Vec::new();
     LINGERING.lock().retain(|kept| {
-        let stays = kept.is_inherited() || kept.is_in_use();
+        let stays = kept.backend.is_forked() || kept.is_in_use();
         if !stays {
             unused.push(kept.clone());
         }
@@ -143,7 +141,7 @@ pub(crate) fn drop_unused() {
 impl Drop for Handle {
     fn drop(&mut self) {
         let Self(kept) = self;
-        if kept.is_inherited() {
+        if kept.backend.is_forked() {
             // The metadata that it would reclaim is the parent's.
             mem::forget(kept.clone());
             return;
@@ -154,7 +152,7 @@ impl Drop for Handle {
         if kept.is_in_use() {
             LINGERING.lock().push(kept.clone());
             // Without another collection.
-            kept.backend.core.chunks.trim();
+            kept.backend.core.allocator.trim();
         }
         drop_unused();
     }

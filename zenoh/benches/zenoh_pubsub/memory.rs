@@ -109,7 +109,7 @@ impl Provide for BufferPool {
     }
 
     unsafe fn collect_of_the_dead(&self) {
-        self.let_go();
+        self.release_in_use();
         self.trim();
         // SAFETY: the caller's promise is what zenoh asks for.
         unsafe { self.provider().garbage_collect_unsafe() };

@@ -63,7 +63,7 @@ fn reuse_after_read() {
                 .all(|&byte| byte == number as u8));
         }
         let after = pool.stats();
-        let made = after.made - before.made;
+        let made = after.created - before.created;
         assert_eq!(made + after.reused - before.reused, 999);
         assert!(
             made <= INVALIDATED && elsewhere <= 999 * made,
@@ -81,7 +81,7 @@ fn reuse_of_unsent() {
     }
     let stats = pool.stats();
     assert_eq!(
-        (stats.made, stats.reused, stats.idle, stats.sent),
+        (stats.created, stats.reused, stats.idle, stats.sent),
         (1, 1000, 1, 0)
     );
 }
@@ -119,7 +119,7 @@ fn no_reuse_while_referenced() {
         assert!(place != first && place != second);
     }
     assert!(bytes(&clone).iter().all(|&byte| byte == 1) && handle.iter().all(|&byte| byte == 2));
-    assert_eq!(pool.stats().made, 3);
+    assert_eq!(pool.stats().created, 3);
     drop((clone, handle));
     let again = [(); 2].map(|()| message(&pool, LARGE, 60).1);
     assert!(again.contains(&first), "the oldest first");
@@ -146,8 +146,8 @@ fn threads() {
         }
     });
     let stats = pool.stats();
-    assert_eq!(stats.made + stats.reused, 4 * 3000);
-    assert!(stats.made < 1000, "{stats:?}");
+    assert_eq!(stats.created + stats.reused, 4 * 3000);
+    assert!(stats.created < 1000, "{stats:?}");
 }
 
 #[test]
@@ -181,14 +181,14 @@ fn long_read_is_forgotten() {
     let held = [(); 6].map(|()| message(&pool, LARGE, 7));
     let publish = |count| (0..count).for_each(|_| drop(message(&pool, LARGE, 8)));
     publish(3 * TIMEOUT);
-    assert_eq!(pool.stats().let_go, 6);
-    let made = pool.stats().made;
+    assert_eq!(pool.stats().released_in_use, 6);
+    let made = pool.stats().created;
     assert!(
         made <= 6 + 2,
         "{made} were made, with free ones behind those that are read"
     );
     publish(1000);
-    assert_eq!(pool.stats().made, made);
+    assert_eq!(pool.stats().created, made);
     assert!(held
         .iter()
         .all(|(message, _)| bytes(message).iter().all(|&byte| byte == 7)));
@@ -234,7 +234,7 @@ fn memory_follows_use() {
             "{chunks} chunks of {len} for 401 messages"
         );
         let stats = pool.stats();
-        assert!(stats.reused > stats.made, "{stats:?}");
+        assert!(stats.reused > stats.created, "{stats:?}");
     }
 }
 
@@ -243,15 +243,15 @@ fn memory_follows_use() {
 fn burst_is_returned() {
     let (backend, pool) = pool();
     let burst: Vec<_> = (0..100).map(|_| message(&pool, SMALL, 1)).collect();
-    assert_eq!(pool.stats().made, 100);
+    assert_eq!(pool.stats().created, 100);
     drop(burst);
     (0..10_000).for_each(|_| drop(message(&pool, SMALL, 2)));
     let kept = pool.stats().idle + pool.stats().sent;
     assert!(kept <= 2, "{kept} buffers for one message");
     assert!(
-        pool.stats().made <= 110,
+        pool.stats().created <= 110,
         "{} were made, as if each window took too much away",
-        pool.stats().made
+        pool.stats().created
     );
     assert_eq!(backend.stats().bytes_in_use, kept * SMALL);
 }
@@ -375,11 +375,14 @@ fn short_buffers_at_the_cap() {
             drop(short);
         }
         let BufferStats {
-            idle, sent, made, ..
+            idle,
+            sent,
+            created,
+            ..
         } = pool.stats();
         assert_eq!(
-            (idle, sent, made),
-            (before.idle, before.sent, before.made + 1)
+            (idle, sent, created),
+            (before.idle, before.sent, before.created + 1)
         );
         pool.provider().garbage_collect();
         assert_eq!(backend.stats().bytes_in_use, in_use);
@@ -445,7 +448,7 @@ fn wait() {
 fn first_reserved_messages() {
     let (backend, pool) = pool();
     let reservation = pool.reserve(SMALL, 8).unwrap();
-    let (made, carved) = (pool.stats().made, backend.stats().misses());
+    let (made, carved) = (pool.stats().created, backend.stats().misses());
     assert_eq!((made, carved, reservation.count()), (8, 8, 8));
     let cost = Cost::of(|| {
         let mut first = [(); 8].map(|()| Some(message(&pool, SMALL, 1).0));
@@ -454,7 +457,7 @@ fn first_reserved_messages() {
     assert_eq!((cost.allocations, cost.frees), (0, 0));
     (0..10_000).for_each(|_| drop(message(&pool, SMALL, 1)));
     assert_eq!(
-        (pool.stats().made, backend.stats().misses()),
+        (pool.stats().created, backend.stats().misses()),
         (made, carved)
     );
     assert_eq!(
@@ -512,7 +515,7 @@ fn forked_child() {
         let is_refused = pool
             .alloc(SMALL)
             .is_err_and(|error| matches!(error, AllocError::Forked));
-        let is_inert = pool.let_go() == 0 && pool.trim() == 0;
+        let is_inert = pool.release_in_use() == 0 && pool.trim() == 0;
         let mut future = std::pin::pin!(pool.request(SMALL).wait_async());
         let is_told = matches!(poll_once(future.as_mut()), Poll::Ready(Err(_)));
         drop((unsent, pool.clone()));
@@ -590,10 +593,10 @@ fn killed_subscriber() {
         }
         receiver.kill();
         match asks {
-            true => assert_eq!(pool.let_go(), 3),
+            true => assert_eq!(pool.release_in_use(), 3),
             false => (0..2 * TIMEOUT).for_each(|_| drop(message(&pool, LARGE, 9))),
         }
-        assert_eq!(pool.stats().let_go, 3);
+        assert_eq!(pool.stats().released_in_use, 3);
         let kept = pool.stats().idle + pool.stats().sent;
         let deadline = Instant::now() + MINUTE;
         while backend.stats().bytes_in_use > kept * LARGE {
@@ -642,5 +645,5 @@ fn reply_and_attachment() {
     let sample = reply.result().unwrap();
     assert!(bytes(sample.payload())[..] == [1; LARGE]);
     assert!(sample.attachment().unwrap().to_bytes()[..] == [2; SMALL]);
-    assert_eq!((pool.stats().made, pool.stats().sent), (2, 2));
+    assert_eq!((pool.stats().created, pool.stats().sent), (2, 2));
 }

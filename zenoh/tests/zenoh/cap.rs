@@ -224,10 +224,10 @@ pub(crate) fn stopped(link: &mut Link) {
         link.say("stopped");
         raise(Signal::SIGSTOP).unwrap();
     }
-    let let_go = pool.let_go();
+    let released = pool.release_in_use();
     link.say(&format!(
-        "let go {} of {}, {} idle",
-        let_go,
+        "released {} of {}, {} idle",
+        released,
         8,
         pool.stats().idle
     ));
@@ -237,7 +237,7 @@ pub(crate) fn stopped(link: &mut Link) {
 /// Guards against an idle buffer whose drop decrements the count of another message, to which zenoh's
 /// `garbage_collect_unsafe` has given its metadata.
 #[test]
-fn invalidated_idle_buffers_are_let_go() {
+fn invalidated_idle_buffers_are_released() {
     let mut child = Child::start("stopped", &[]);
     let mut said = child.link.hear();
     while said == "stopped" {

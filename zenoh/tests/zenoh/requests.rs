@@ -42,11 +42,11 @@ fn alignments() {
             buffer.fill(align as u8);
             let address = buffer.as_ptr();
             drop(ZBytes::from(buffer));
-            let made = pool.stats().made;
+            let made = pool.stats().created;
             let mut again = request.zeroed().wait_timeout(MINUTE).unwrap();
             if len <= LARGE {
                 assert_eq!(
-                    (again.as_ptr(), pool.stats().made),
+                    (again.as_ptr(), pool.stats().created),
                     (address, made),
                     "{len} bytes aligned to {align}"
                 );

@@ -33,7 +33,7 @@ pub(crate) fn backend() -> PoolBackend {
 /// How many buffers were made, except those that replaced one that zenoh has invalidated, because the
 /// process had no CPU for a tenth of a second. Buffers that are read too long count as those.
 pub(crate) fn made_but_for_invalidated(stats: &BufferStats) -> u64 {
-    stats.made - stats.let_go
+    stats.created - stats.released_in_use
 }
 
 pub(crate) fn layout(size: usize, align: usize) -> MemoryLayout {
