@@ -8,6 +8,8 @@
 //! | `shm-pool-wait` | looks for memory on behalf of tasks | the first task that has to wait for memory | when there are none left |
 //! | `shm-pool-sweep` | removes the objects of a killed process once the kernel has torn that down | the last reader of such a process is dropped | after at most a minute |
 //!
+//! `shm-pool-zenoh` starts `shm-pool-idle` and another `shm-pool-wait` in the same way.
+//!
 //! All of them, from their first instruction on, block all signals but those that an instruction of
 //! the thread itself causes (`SIGBUS`, `SIGFPE`, `SIGILL`, `SIGSEGV`, `SIGSYS`, `SIGTRAP`). A waker
 //! of the program runs on one of them, under that mask. A shared object that contains this crate

@@ -199,6 +199,17 @@
 //! by shorter messages, and these are never refused because of it. A [`BufferPool`] releases its
 //! buffers in a region likewise.
 //!
+//! # Threads
+//!
+//! | thread | runs | starts with | ends |
+//! |---|---|---|---|
+//! | `shm-pool-idle` | releases idle buffers of a [`BufferPool`] that is not used | the 129th buffer of a size class | when no class has more than 128 |
+//! | `shm-pool-wait` | tries again for the futures that wait | the first [`wait_async`](BufferRequest::wait_async) that has to wait | when no future waits |
+//!
+//! They start as those of [`shm_pool`] do: they block all signals but those that their own
+//! instructions cause, and call the hook of [`threads::on_start`](shm_pool::threads::on_start). The
+//! threads of zenoh do neither.
+//!
 //! # Trust
 //!
 //! zenoh's receivers map segments writable, and zenoh's users can write through what they receive.

@@ -2,7 +2,7 @@
 //! and its role as its task. Parent and child talk in lines over a socket, the child's standard
 //! input. An answer that does not come in time fails the test.
 
-use crate::{cap, full_shm, killed, lingering, remote, small_shm, stream, users};
+use crate::{cap, full_shm, killed, lingering, remote, small_shm, stream, threads, users};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use shm_pool_support::process::{self, inherited_input, this_test};
@@ -146,6 +146,7 @@ fn entry() {
         ["leaver", memory, endpoint] => lingering::leaver(&mut link, memory, endpoint),
         ["log-panics"] => lingering::log_panics(),
         ["stopped-receiver"] => lingering::stopped_receiver(&mut link),
+        ["threads"] => threads::role(&mut link),
         ["without-metadata"] => cap::without_metadata(&mut link),
         ["stopped"] => cap::stopped(&mut link),
         ["publisher", memory, endpoint, len, byte] => {

@@ -27,5 +27,6 @@ mod session;
 mod small_shm;
 mod stream;
 mod support;
+mod threads;
 mod users;
 mod zenohs_own;
