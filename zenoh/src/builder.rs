@@ -7,7 +7,8 @@ use crate::provider::drop_unused;
 use crate::segments::{check_format, lock_limit, may_lock, ZenohSegments};
 use crate::PoolBackend;
 use shm_pool::backend::Backend;
-use shm_pool::Tuning;
+use shm_pool::{AllocError, Tuning};
+use std::alloc::Layout;
 use std::io;
 use std::sync::Arc;
 use thiserror::Error;
@@ -36,6 +37,7 @@ pub struct PoolBackendBuilder {
     max_alloc: Option<usize>,
     max_idle_per_class: Option<usize>,
     arena_size: Option<usize>,
+    preallocate: bool,
     collect_early: bool,
     check_lock_limit: bool,
 }
@@ -48,6 +50,7 @@ impl PoolBackendBuilder {
             max_alloc: None,
             max_idle_per_class: None,
             arena_size: None,
+            preallocate: false,
             collect_early: true,
             check_lock_limit: true,
         }
@@ -99,6 +102,17 @@ impl PoolBackendBuilder {
         self
     }
 
+    /// Sets whether [`build`](Self::build) allocates all memory, up to 4 GiB, as zenoh's default
+    /// provider does; default `false`. All messages are then in one segment. Its memory returns to the
+    /// system by [`trim`](PoolBackend::trim) alone, and [`arena_size`](Self::arena_size) has no effect.
+    ///
+    /// Without this, the pool [grows](crate#segments) with its use, and an allocation that adds a
+    /// segment waits for its memory.
+    pub fn preallocate(mut self, preallocate: bool) -> Self {
+        self.preallocate = preallocate;
+        self
+    }
+
     /// Sets whether to collect what has been read before the pool takes more memory, and not only
     /// when the cap is reached; default `true`. See [Collecting early](crate#collecting-early).
     pub fn collect_early(mut self, early: bool) -> Self {
@@ -118,7 +132,8 @@ impl PoolBackendBuilder {
         self
     }
 
-    /// Builds the backend, without a segment yet, and has zenoh's own client read a page as its
+    /// Builds the backend, without a segment yet unless it is to
+    /// [preallocate](Self::preallocate), and has zenoh's own client read a page as its
     /// receivers do. zenoh removes the segments of dead processes when a process first uses its shared
     /// memory. Later providers of the process remove none, as a receiver may not have opened the last
     /// messages of a publisher that has just exited.
@@ -127,7 +142,7 @@ impl PoolBackendBuilder {
     ///
     /// [`BuildError`] if an option or a combination is out of range, if receivers cannot be expected to
     /// lock the pool's memory ([`check_lock_limit`](Self::check_lock_limit)), if zenoh's client reads
-    /// other bytes than were written, or if the system has no random bits.
+    /// other bytes than were written, if the system has no random bits, or no memory to preallocate.
     pub fn build(self) -> Result<PoolBackend, BuildError> {
         drop_unused();
         let first_id = match getrandom::u32() {
@@ -143,9 +158,15 @@ impl PoolBackendBuilder {
         if let Some(bytes) = self.max_alloc {
             backend = backend.max_alloc(bytes);
         }
+        let mut tuning = Tuning::new();
         if let Some(bytes) = self.first_segment() {
-            backend = backend.tuning(Tuning::new().arena_size(bytes));
+            tuning = tuning.arena_size(bytes);
         }
+        if self.preallocate {
+            // Otherwise memory that was idle for long returns to the system.
+            tuning = tuning.idle_window(0);
+        }
+        backend = backend.tuning(tuning);
         let in_use = Arc::new(ChunksInUse::new());
         let allocator = backend.build(ZenohSegments::new(in_use.clone(), first_id))?;
 
@@ -163,11 +184,21 @@ impl PoolBackendBuilder {
             "limits that each receiver of this pool needs at most (ulimit -l, ulimit -n)"
         );
         check_format()?;
+        if self.preallocate {
+            // A segment is allocated whole for its first chunk.
+            match allocator.alloc(Layout::new::<u8>()) {
+                Ok(chunk) => drop(chunk),
+                Err(error) => return Err(BuildError::NoMemory(error)),
+            }
+        }
         Ok(PoolBackend::new(allocator, in_use))
     }
 
     /// Returns the length of the first segment, or `None` for the default of [`Backend`].
     fn first_segment(&self) -> Option<usize> {
+        if self.preallocate {
+            return Some(self.max_bytes.min(MAX_SEGMENT));
+        }
         if self.arena_size.is_some() {
             return self.arena_size;
         }
@@ -215,4 +246,8 @@ pub enum BuildError {
     /// The operating system provided no random numbers for the ids of segments.
     #[error("no random bits for the ids of segments")]
     Random(#[source] io::Error),
+    /// The system has no memory for what [`preallocate`](crate::PoolBackendBuilder::preallocate)
+    /// allocates.
+    #[error("cannot preallocate the pool's memory")]
+    NoMemory(#[source] AllocError),
 }

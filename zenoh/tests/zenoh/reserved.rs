@@ -11,6 +11,30 @@ const SIZES: [usize; 3] = [100, SMALL, LARGE];
 const COUNT: usize = 3;
 const FIRST_MESSAGES: usize = 1000;
 
+/// All memory is there before the first message, and stays, also after more allocations than those
+/// after which idle memory usually returns.
+#[test]
+fn preallocated() {
+    const ALLOCATIONS: usize = 100_000;
+    let backend = builder().preallocate(true).build().unwrap();
+    assert_eq!(backend.stats().bytes_held, CAP);
+    let large = layout(LARGE, 1);
+    let held: Vec<_> = std::iter::from_fn(|| backend.alloc(&large).ok()).collect();
+    assert!(!held.is_empty());
+    for chunk in held {
+        backend.free(&chunk.descriptor);
+    }
+    let small = layout(SMALL, 1);
+    for _ in 0..ALLOCATIONS {
+        let chunk = backend.alloc(&small).unwrap();
+        backend.free(&chunk.descriptor);
+    }
+    let stats = backend.stats();
+    assert_eq!(stats.bytes_held, CAP);
+    assert_eq!((stats.segments, stats.segments_created), (1, 1));
+    assert_eq!(backend.trim(), CAP);
+}
+
 /// The slowest allocations are those that create chunks and segments; with a reservation, a
 /// publisher's first messages are not among them.
 #[test]
