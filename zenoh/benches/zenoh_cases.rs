@@ -12,6 +12,8 @@
 //! | `long` | 1 MiB is wanted 40 times while four threads replace messages of 100 kB, 6 each, under 4 MiB | waits of at most 300 ms, and the longest |
 //! | `waiting` | 65,536 messages of 1 KiB are in flight under 64 MiB, and one more is wanted; after a while the oldest, or another one, is read | CPU while nothing is read, and how long until the wait ends |
 //! | `idle` | 50,000 messages of 1 KiB were in flight and have been read, 3 s ago | CPU of the idle process |
+//! | `full` | a reader keeps the newest messages of up to 400 kB, 60 to 90 % of 64 MiB | messages that are sent, of 8,000, before one does not fit |
+//! | `growth` | the first 1,500 messages of up to 1 MB, 20 in flight, under 256 MiB; as the pool grows, and with all memory allocated before | the allocations, and memory |
 //! | `exit` | a publisher sends 100 messages of 1 KB and exits in good order, 0, 10 or 50 ms after the last | runs in which all arrived |
 //! | `restarts` | 50 such publishers, one after the other, with one subscriber | messages that arrived |
 
@@ -77,7 +79,17 @@ enum Memory {
 
 impl Memory {
     fn new(whose: Whose, max_bytes: usize) -> Fallible<Self> {
-        let backend = || PoolBackend::builder().max_bytes(max_bytes).build();
+        Self::preallocated(whose, max_bytes, false)
+    }
+
+    /// With all memory allocated before, or not. zenoh's default provider always has.
+    fn preallocated(whose: Whose, max_bytes: usize, preallocate: bool) -> Fallible<Self> {
+        let backend = || {
+            PoolBackend::builder()
+                .max_bytes(max_bytes)
+                .preallocate(preallocate)
+                .build()
+        };
         Ok(match whose {
             Whose::Pool => Self::Pool(backend()?.provider()),
             Whose::Buffers => Self::Buffers(BufferPool::new(&backend()?)),
@@ -309,6 +321,103 @@ fn idle() -> Fallible<Vec<Compared>> {
     )
 }
 
+/// Keeps the newest messages, as many as fit in a share of the cap. A reader that drops a message only
+/// when it receives another one never ends a wait, so the publisher stops at the first refusal.
+fn full() -> Fallible<Vec<Compared>> {
+    const CAP: usize = 64 * MIB;
+    const MESSAGES: usize = 8_000;
+    /// zenoh's provider collects once an attempt, and gives up if the largest piece that this freed is
+    /// too short, although several together may have made room.
+    const ATTEMPTS: usize = 3;
+    let measure = |whose, &percent: &usize| {
+        let memory = Memory::new(whose, CAP)?;
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut kept = VecDeque::new();
+        let mut kept_bytes = 0;
+        let mut sent = 0;
+        while sent < MESSAGES {
+            let len = random.usize(64..=400_000);
+            let Some(message) = (0..ATTEMPTS).find_map(|_| memory.alloc(len)) else {
+                break;
+            };
+            sent += 1;
+            kept.push_back((message, len));
+            kept_bytes += len;
+            while kept_bytes > CAP / 100 * percent {
+                let Some((oldest, len)) = kept.pop_front() else {
+                    break;
+                };
+                drop(oldest);
+                kept_bytes -= len;
+            }
+        }
+        Ok([sent as f64])
+    };
+    let variants = [
+        ("60 % kept", 60),
+        ("75 % kept", 75),
+        ("85 % kept", 85),
+        ("90 % kept", 90),
+    ];
+    let figures: [Figure; 1] = [(
+        ": messages until one does not fit, of 8,000",
+        count,
+        NO_LESS,
+    )];
+    compare(ROUNDS, &variants, figures, measure)
+}
+
+/// A pool that grows, beside one whose memory is there.
+fn growth() -> Fallible<Vec<Compared>> {
+    const CAP: usize = 256 * MIB;
+    const MESSAGES: usize = 1_500;
+    const IN_FLIGHT: usize = 20;
+    let measure = |whose, &preallocate: &bool| {
+        let before = resident_shm()?;
+        let memory = Memory::preallocated(whose, CAP, preallocate)?;
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut in_flight = VecDeque::new();
+        let mut times = Vec::new();
+        for _ in 0..MESSAGES {
+            let len = random.usize(64..=1_000_000);
+            let start = Instant::now();
+            let message = memory
+                .alloc(len)
+                .ok_or("no memory, with 20 messages in flight")?;
+            times.push(start.elapsed().as_nanos() as f64);
+            in_flight.push_back(message);
+            if in_flight.len() > IN_FLIGHT {
+                in_flight.pop_front();
+            }
+        }
+        times.sort_by(f64::total_cmp);
+        let held = resident_shm()?.saturating_sub(before);
+        Ok([
+            times[MESSAGES / 2],
+            times[MESSAGES * 99 / 100],
+            held as f64 / MIB as f64,
+        ])
+    };
+    let variants = [("growing: ", false), ("preallocated: ", true)];
+    let figures: [Figure; 3] = [
+        ("allocation, p50", time, Goal::None),
+        ("allocation, p99", time, Goal::None),
+        ("MiB of memory", count, NO_MORE),
+    ];
+    compare(ROUNDS, &variants, figures, measure)
+}
+
+/// Returns the shared memory that this process has, in bytes.
+fn resident_shm() -> Fallible<usize> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssShmem:"))
+        .ok_or("the kernel does not report RssShmem")?;
+    let kib: usize = line.trim().trim_end_matches(" kB").trim().parse()?;
+    Ok(kib << 10)
+}
+
 fn open(role: &str, endpoint: &str) -> Fallible<Session> {
     let mut config = Config::default();
     config.insert_json5("mode", "\"peer\"")?;
@@ -475,10 +584,12 @@ fn restarts() -> Fallible<Vec<Compared>> {
 
 fn run() -> Fallible {
     type Case = (&'static str, fn() -> Fallible<Vec<Compared>>);
-    let cases: [Case; 5] = [
+    let cases: [Case; 7] = [
         ("long", long),
         ("waiting", waiting),
         ("idle", idle),
+        ("full", full),
+        ("growth", growth),
         ("exit", exit),
         ("restarts", restarts),
     ];
