@@ -76,35 +76,6 @@
 //! Both may share one backend and its cap. Both serve publishers, queries, replies and attachments;
 //! zenoh always copies attachments.
 //!
-//! # Beyond one machine
-//!
-//! Subscribers without shared memory, on this machine or another, receive the same bytes: zenoh
-//! copies them to the network before `put` returns. So they hold no buffer, and the next message
-//! may use the same one, with or without a router in between. A subscriber or router with shared
-//! memory receives the buffer itself, even if others do not.
-//!
-//! # Differences from zenoh's own provider
-//!
-//! | | zenoh 1.10's default | on this backend |
-//! |---|---|---|
-//! | `JustAlloc`, after all memory was used and read | fails until the publisher collects | succeeds: the backend collects |
-//! | a message in use, and its provider is dropped | invalid: receivers lose it | valid ([`PoolProvider`]) |
-//! | `available()` | always 0 | the bytes under the cap that no message uses |
-//! | `garbage_collect()` | returns the length of the longest message collected | returns the size of its class |
-//! | `try_resize` | makes a message shorter | also longer, up to the size of its class |
-//! | largest alignment | that of the layout it was created with: 1 for a length | 4096 |
-//! | cap | the requested bytes, allocated at once | rounded up to whole pages, allocated a segment at a time |
-//!
-//! `tests/zenoh/differences.rs` checks each of these on both backends; `tests/zenoh/zenohs_own.rs`
-//! contains zenoh's checks of its own providers.
-//!
-//! # Counting readers
-//!
-//! zenoh counts readers, in its own metadata. This crate does not count them again: a chunk returns
-//! when zenoh frees it ([`ShmProviderBackend::free`]), not when the publisher's buffer is dropped.
-//! Each such call is checked against a private record of the chunks in use. A descriptor of no such
-//! chunk is logged and ignored.
-//!
 //! # Segments
 //!
 //! All messages are carved from a few segments: never more than 16, and each exists until the
@@ -161,7 +132,94 @@
 //! * What else keeps a receiver from a message: its limits on locked memory and descriptors (see
 //!   above), and no CPU time for 100 ms, after which zenoh invalidates messages.
 //!
-//! # Collecting early
+//! # Waiting for memory
+//!
+//! A reader that finishes decrements a count in zenoh's metadata and wakes no process. So every wait
+//! tries again each millisecond, with any backend, and each try visits all messages in flight:
+//!
+//! | wait | ended by | after | CPU meanwhile |
+//! |---|---|---|---|
+//! | `BlockOn`, with zenoh's backend or this one | any message that was read, if there is room then | 0.7 to 0.8 ms | 3 ns a millisecond for each message in flight: 20 % of a CPU for 65,536 |
+//! | [`wait`](BufferRequest::wait), [`wait_timeout`](BufferRequest::wait_timeout), [`wait_async`](BufferRequest::wait_async) | the same | the same | the same |
+//! | | a buffer of the size class that is dropped unsent | a wake-up | |
+//!
+//! Only zenoh can shorten this: its last reader would have to wake the publisher. `UPSTREAM.md` has
+//! an outline of that.
+//!
+//! # When processes die
+//!
+//! * The publisher exits: receivers still read the messages that it has sent, even those that they
+//!   receive later. The segments of these messages keep their names until the receivers exit or, if
+//!   no receiver maps them, until another zenoh process starts or exits.
+//! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts
+//!   (or `zenoh::shm::cleanup_orphaned_shm_segments`) unlinks its segments. Running receivers keep
+//!   what they have mapped, and its memory, until they exit: zenoh's receivers never unmap a
+//!   segment. For each dead publisher that is at most `max_bytes`, in at most 16 segments; with
+//!   zenoh's own backend it is always all of it.
+//! * A receiver is killed while it holds messages, or exits while some are on their way to it:
+//!   zenoh's count of their readers stays too high forever, so they do not return by themselves.
+//!   Once you know that a receiver has died (for example because its liveliness token has
+//!   disappeared), call `ShmProvider::garbage_collect_unsafe`. It reclaims every message that no
+//!   living process has confirmed for 100 ms. A [`BufferPool`] confirms the buffers that it keeps,
+//!   so call [`BufferPool::release_in_use`] before, each time. The call is unsafe because a living
+//!   receiver, or this process, may still have such a message and lack the CPU time to confirm it.
+//!   Keep the [`PoolBackend`] until then: a provider without a handle stays with such messages, and
+//!   its whole backend, until the process exits. [`PoolBackend::provider`] returns it.
+//! * A forked child of the publisher allocates nothing and releases nothing. It cannot publish with
+//!   a pool of its own either: zenoh's threads do not exist there. While it runs without calling
+//!   `exec`, the segments that it inherited look alive. Those that the publisher removes meanwhile
+//!   lose their memory but keep their names, until a zenoh process starts or exits after the child.
+//!
+//! # Beyond one machine
+//!
+//! Subscribers without shared memory, on this machine or another, receive the same bytes: zenoh
+//! copies them to the network before `put` returns. So they hold no buffer, and the next message
+//! may use the same one, with or without a router in between. A subscriber or router with shared
+//! memory receives the buffer itself, even if others do not.
+//!
+//! # Differences from zenoh's own provider
+//!
+//! | | zenoh 1.10's default | on this backend |
+//! |---|---|---|
+//! | `JustAlloc`, after all memory was used and read | fails until the publisher collects | succeeds: the backend collects |
+//! | a message in use, and its provider is dropped | invalid: receivers lose it | valid ([`PoolProvider`]) |
+//! | `available()` | always 0 | the bytes under the cap that no message uses |
+//! | `garbage_collect()` | returns the length of the longest message collected | returns the size of its class |
+//! | `try_resize` | makes a message shorter | also longer, up to the size of its class |
+//! | largest alignment | that of the layout it was created with: 1 for a length | 4096 |
+//! | cap | the requested bytes, allocated at once | rounded up to whole pages, allocated a segment at a time |
+//!
+//! `tests/zenoh/differences.rs` checks each of these on both backends; `tests/zenoh/zenohs_own.rs`
+//! contains zenoh's checks of its own providers.
+//!
+//! # Threads
+//!
+//! | thread | runs | starts with | ends |
+//! |---|---|---|---|
+//! | `shm-pool-idle` | releases idle buffers of a [`BufferPool`] that is not used | the 129th buffer of a size class | when no class has more than 128 |
+//! | `shm-pool-wait` | tries again for the futures that wait | the first [`wait_async`](BufferRequest::wait_async) that has to wait | when no future waits |
+//!
+//! They start as those of [`shm_pool`] do: they block all signals but those that their own
+//! instructions cause, and call the hook of [`threads::on_start`](shm_pool::threads::on_start). The
+//! threads of zenoh do neither.
+//!
+//! # Trust
+//!
+//! zenoh's receivers map segments writable, and zenoh's users can write through what they receive.
+//! A receiver that writes beyond its message can damage other messages. Unlike with zenoh's own
+//! backends, it cannot damage the allocator, whose bookkeeping is in private memory. If receivers
+//! must not be trusted with other messages, use the `Provider` and the `Client` of [`shm_pool`].
+//!
+//! # Design
+//!
+//! ## Counting readers
+//!
+//! zenoh counts readers, in its own metadata. This crate does not count them again: a chunk returns
+//! when zenoh frees it ([`ShmProviderBackend::free`]), not when the publisher's buffer is dropped.
+//! Each such call is checked against a private record of the chunks in use. A descriptor of no such
+//! chunk is logged and ignored.
+//!
+//! ## Collecting early
 //!
 //! zenoh searches for messages that have been read only when an allocation fails. A backend that fails
 //! only at its cap would therefore fill all of it, and each message would be written to memory that
@@ -192,54 +250,12 @@
 //! outlive them. A caller that passes the backend to `ShmProviderBuilder::backend` has to collect,
 //! and has to keep the provider while its messages are in use.
 //!
-//! # Long messages
+//! ## Long messages
 //!
 //! A message that is refused again and again gets a *region*: chunks in it return to the segment
 //! when they have been read, instead of being reused, until the message fits. So it is not starved
 //! by shorter messages, and these are never refused because of it. A [`BufferPool`] releases its
 //! buffers in a region likewise.
-//!
-//! # Threads
-//!
-//! | thread | runs | starts with | ends |
-//! |---|---|---|---|
-//! | `shm-pool-idle` | releases idle buffers of a [`BufferPool`] that is not used | the 129th buffer of a size class | when no class has more than 128 |
-//! | `shm-pool-wait` | tries again for the futures that wait | the first [`wait_async`](BufferRequest::wait_async) that has to wait | when no future waits |
-//!
-//! They start as those of [`shm_pool`] do: they block all signals but those that their own
-//! instructions cause, and call the hook of [`threads::on_start`](shm_pool::threads::on_start). The
-//! threads of zenoh do neither.
-//!
-//! # Trust
-//!
-//! zenoh's receivers map segments writable, and zenoh's users can write through what they receive.
-//! A receiver that writes beyond its message can damage other messages. Unlike with zenoh's own
-//! backends, it cannot damage the allocator, whose bookkeeping is in private memory. If receivers
-//! must not be trusted with other messages, use the `Provider` and the `Client` of [`shm_pool`].
-//!
-//! # When processes die
-//!
-//! * The publisher exits: receivers still read the messages that it has sent, even those that they
-//!   receive later. The segments of these messages keep their names until the receivers exit or, if
-//!   no receiver maps them, until another zenoh process starts or exits.
-//! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts
-//!   (or `zenoh::shm::cleanup_orphaned_shm_segments`) unlinks its segments. Running receivers keep
-//!   what they have mapped, and its memory, until they exit: zenoh's receivers never unmap a
-//!   segment. For each dead publisher that is at most `max_bytes`, in at most 16 segments; with
-//!   zenoh's own backend it is always all of it.
-//! * A receiver is killed while it holds messages, or exits while some are on their way to it:
-//!   zenoh's count of their readers stays too high forever, so they do not return by themselves.
-//!   Once you know that a receiver has died (for example because its liveliness token has
-//!   disappeared), call `ShmProvider::garbage_collect_unsafe`. It reclaims every message that no
-//!   living process has confirmed for 100 ms. A [`BufferPool`] confirms the buffers that it keeps,
-//!   so call [`BufferPool::release_in_use`] before, each time. The call is unsafe because a living
-//!   receiver, or this process, may still have such a message and lack the CPU time to confirm it.
-//!   Keep the [`PoolBackend`] until then: a provider without a handle stays with such messages, and
-//!   its whole backend, until the process exits. [`PoolBackend::provider`] returns it.
-//! * A forked child of the publisher allocates nothing and releases nothing. It cannot publish with
-//!   a pool of its own either: zenoh's threads do not exist there. While it runs without calling
-//!   `exec`, the segments that it inherited look alive. Those that the publisher removes meanwhile
-//!   lose their memory but keep their names, until a zenoh process starts or exits after the child.
 
 mod backend;
 mod buffer;

@@ -75,7 +75,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// not, because zenoh does not report it. So a wait tries again every millisecond, as zenoh's `BlockOn`
 /// does. A retry checks the buffers that were sent first and some of the others in turn, has the provider
 /// collect, and releases free buffers of other classes. Of a class of which more than 1,024 were sent, it
-/// also releases those that are in use: as ordinary messages, they are found sooner.
+/// also releases those that are in use: as ordinary messages, they are found sooner. The crate's docs
+/// have [what a wait costs](crate#waiting-for-memory).
 #[derive(Clone, Copy)]
 #[must_use = "a request does nothing until `alloc`, `wait`, `wait_timeout` or `wait_async` is called"]
 pub struct BufferRequest<'a> {
