@@ -339,7 +339,7 @@ impl ChunksInUse {
     fn locate(&self, key: Key) -> Option<(&SegmentRecord, usize)> {
         let segment = self.segment(key.segment)?;
         let offset = key.offset as usize;
-        if offset % MIN_SIZE != 0 || offset / PAGE >= segment.used.len() {
+        if !offset.is_multiple_of(MIN_SIZE) || offset / PAGE >= segment.used.len() {
             return None;
         }
         Some((segment, offset / MIN_SIZE))

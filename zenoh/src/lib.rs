@@ -71,6 +71,7 @@
 //! | errors | zenoh's; the reason is in the log only | [`AllocError`], with all figures |
 //! | the only holder of a received message may write it in place | yes | no: the pool is a holder, too, of each buffer that it reuses |
 //! | memory | the messages in flight and a seventh, or 3 KiB for each of them if that is more, or 32 KiB | of each class the messages in flight and an eighth; twice those of up to 2 KiB, falling to an eighth more at 9 KiB |
+//! | receivers may keep, of messages of any length up to a 160th of the cap | 85 % of the cap | 80 % of the cap |
 //! | a receiver dies with messages | `garbage_collect_unsafe` | [`release_in_use`](BufferPool::release_in_use), or 64 allocations, then the same |
 //!
 //! Both may share one backend and its cap. Both serve publishers, queries, replies and attachments;
@@ -102,6 +103,11 @@
 //! ([`arena_size`](PoolBackendBuilder::arena_size)) and grow: a receiver reads the first message
 //! early, and a publisher that exits soon afterwards does not lose it. With messages of more than a
 //! 32nd of the cap, one segment covers most of it, as zenoh's own does.
+//!
+//! Allocations that add memory wait for it. With random lengths up to 1 MB and 20 subscribers, the
+//! 99th percentile of the first 1,500 allocations is 0.2 ms, and 0.03 ms with zenoh's own provider,
+//! which has all its memory before. The pool takes 35 MiB for them, and zenoh's provider 86 MiB.
+//! [`preallocate`](PoolBackendBuilder::preallocate) chooses the latter.
 //!
 //! # When /dev/shm is full
 //!
