@@ -198,7 +198,7 @@ fn long_read_is_forgotten() {
     assert_eq!(
         backend.stats().bytes_in_use,
         kept * LARGE,
-        "zenoh gives back what was let go"
+        "zenoh gives back what was released"
     );
 }
 

@@ -248,7 +248,7 @@ fn invalidated_idle_buffers_are_released() {
     }
     // zenoh may have found one or the other valid a moment before.
     let words: Vec<_> = said.split([' ', ',']).collect();
-    let (released, idle): (usize, usize) = (words[2].parse().unwrap(), words[6].parse().unwrap());
+    let (released, idle): (usize, usize) = (words[1].parse().unwrap(), words[5].parse().unwrap());
     assert!(released > 0 && released + idle == 8, "{said}");
     child.end();
 }
