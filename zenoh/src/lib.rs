@@ -225,6 +225,8 @@
 //! Each such call is checked against a private record of the chunks in use. A descriptor of no such
 //! chunk is logged and ignored.
 //!
+//! [`ShmProviderBackend::free`]: zenoh::shm::ShmProviderBackend::free
+//!
 //! ## Collecting early
 //!
 //! zenoh searches for messages that have been read only when an allocation fails. A backend that fails
