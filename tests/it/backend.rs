@@ -328,7 +328,8 @@ fn collects_before_growth() {
         let chunk = backend.alloc(layout(1000, 1)).unwrap();
         in_flight.chunks.lock().unwrap().push(chunk);
     }
-    assert!(backend.stats().misses() < 4, "{:?}", backend.stats());
+    // A collection has to leave 32 KiB.
+    assert!(backend.stats().misses() < 40, "{:?}", backend.stats());
 }
 
 #[test]
