@@ -38,7 +38,13 @@ pub(crate) struct Scope {
     #[arg(long, global = true, value_name = "PREFIX", value_parser = prefix)]
     prefix: Option<String>,
     /// The directory of the objects
-    #[arg(long, global = true, value_name = "PATH", default_value = "/dev/shm", value_parser = absolute)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        default_value = "/dev/shm",
+        value_parser = absolute
+    )]
     pub(crate) directory: PathBuf,
     /// Print JSON; ids are hexadecimal strings, and sizes are in bytes
     #[arg(long, global = true)]
@@ -80,7 +86,12 @@ pub(crate) struct Show {
 #[derive(clap::Args)]
 pub(crate) struct Who {
     /// Take two samples this far apart, to tell held messages from passing ones; 0s takes only one
-    #[arg(long = "for", value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(
+        long = "for",
+        value_name = "TIME",
+        default_value = "1s",
+        value_parser = humantime::parse_duration
+    )]
     pub(crate) time: Duration,
 }
 
@@ -132,14 +143,13 @@ impl From<Code> for ExitCode {
 
 impl Scope {
     pub(crate) fn inspector(&self) -> Inspector {
-        match &self.prefix {
-            // `prefix` and `absolute` have checked them.
-            Some(prefix) => match self.namespace(prefix) {
-                Ok(namespace) => Inspector::new().namespace(&namespace),
-                Err(_) => Inspector::in_directory(&self.directory),
-            },
-            None => Inspector::in_directory(&self.directory),
+        if let Some(prefix) = &self.prefix {
+            // Always `Ok`: `prefix` and `absolute` have checked both parts of the namespace.
+            if let Ok(namespace) = self.namespace(prefix) {
+                return Inspector::new().namespace(&namespace);
+            }
         }
+        Inspector::in_directory(&self.directory)
     }
 
     pub(crate) fn namespace(&self, prefix: &str) -> Result<Namespace, BuildError> {
@@ -149,7 +159,8 @@ impl Scope {
 
 /// Accepts the prefixes that the library accepts: no object has any other.
 fn prefix(text: &str) -> Result<String, BuildError> {
-    Namespace::new(text).map(|_| text.to_owned())
+    Namespace::new(text)?;
+    Ok(text.to_owned())
 }
 
 /// Makes a path absolute, as providers require; a relative one starts at the working directory.
@@ -164,8 +175,9 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if !(SHORTEST..=LONGEST).contains(&interval) {
-        let [least, most] = [SHORTEST, LONGEST].map(humantime::format_duration);
-        return Err(format!("from {least} to {most}"));
+        let shortest = humantime::format_duration(SHORTEST);
+        let longest = humantime::format_duration(LONGEST);
+        return Err(format!("from {shortest} to {longest}"));
     }
     Ok(interval)
 }

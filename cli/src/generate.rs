@@ -1,9 +1,11 @@
-//! `completions` and `man`: what a package installs beside the command.
+//! `completions` and `man`: the files that a package installs beside the command.
 
 use crate::args::{Args, Completions, Man};
 use crate::{Answer, Fallible};
 use clap::CommandFactory;
 use std::fs;
+use std::io;
+use std::path::Path;
 
 pub(crate) fn completions(options: &Completions) -> Fallible<Answer> {
     let mut command = Args::command();
@@ -21,10 +23,13 @@ pub(crate) fn completions(options: &Completions) -> Fallible<Answer> {
 /// Writes a page for the command and one for each of its subcommands.
 pub(crate) fn man(options: &Man) -> Fallible<Answer> {
     let directory = &options.into;
-    let written = fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(Args::command(), directory));
-    match written {
-        Ok(()) => Ok(Answer::fine(String::new())),
-        Err(error) => Err(format!("manual pages in {}: {error}", directory.display()).into()),
+    if let Err(error) = write_pages(directory) {
+        return Err(format!("manual pages in {}: {error}", directory.display()).into());
     }
+    Ok(Answer::fine(String::new()))
+}
+
+fn write_pages(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Args::command(), directory)
 }

@@ -4,7 +4,7 @@
 use crate::unseen::Unseen;
 use serde::Serialize;
 use shm_pool::inspect::{self, Report, State};
-use shm_pool::{ProviderId, Swept};
+use shm_pool::{PeerId, ProviderId, Swept};
 
 /// The version of every document.
 pub(crate) const VERSION: u32 = 1;
@@ -13,7 +13,7 @@ pub(crate) fn of(document: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(document)? + "\n")
 }
 
-/// One look: of `ls`, of `show` (only the requested parts), and of `top` (with rates).
+/// A snapshot: of `ls`, of `show` (only the requested parts), and of `top` (with rates).
 #[derive(Serialize)]
 pub(crate) struct Document {
     version: u32,
@@ -177,16 +177,10 @@ impl Removed {
 
 impl Process {
     pub(crate) fn of(process: &inspect::Process) -> Self {
-        let inspect::Process {
-            id,
-            command,
-            is_stopped,
-            ..
-        } = process.clone();
         Self {
-            id,
-            command,
-            is_stopped,
+            id: process.id,
+            command: process.command.clone(),
+            is_stopped: process.is_stopped,
         }
     }
 
@@ -268,12 +262,7 @@ impl Peer {
     fn of(peer: &inspect::PeerReport) -> Self {
         Self {
             slot: peer.slot,
-            id: peer.id.map(|id| {
-                id.to_bytes()
-                    .iter()
-                    .map(|byte| format!("{byte:02x}"))
-                    .collect()
-            }),
+            id: peer.id.map(hexadecimal),
             is_refused: peer.is_refused,
             is_alive: peer.is_alive,
             process: Process::of_any(&peer.process),
@@ -284,6 +273,14 @@ impl Peer {
             oldest_lease_seconds: peer.oldest_lease.map(|time| time.as_secs_f64()),
         }
     }
+}
+
+fn hexadecimal(id: PeerId) -> String {
+    let mut digits = String::new();
+    for byte in id.to_bytes() {
+        digits += &format!("{byte:02x}");
+    }
+    digits
 }
 
 impl Channel {
@@ -309,16 +306,10 @@ impl Channel {
 
 impl Damaged {
     fn of(damaged: &inspect::DamagedReceiver) -> Self {
-        let inspect::DamagedReceiver {
-            id,
-            problem,
-            is_orphan,
-            ..
-        } = damaged;
         Self {
-            id: id.to_string(),
-            problem: problem.clone(),
-            is_orphan: *is_orphan,
+            id: damaged.id.to_string(),
+            problem: damaged.problem.clone(),
+            is_orphan: damaged.is_orphan,
         }
     }
 }
@@ -348,20 +339,12 @@ impl Receiver {
 
 impl Missed {
     fn of(missed: &shm_pool::channel::Missed) -> Self {
-        let shm_pool::channel::Missed {
-            withdrawn,
-            full,
-            too_many_borrowed,
-            stalled,
-            not_connected,
-            ..
-        } = *missed;
         Self {
-            withdrawn,
-            full,
-            too_many_borrowed,
-            stalled,
-            not_connected,
+            withdrawn: missed.withdrawn,
+            full: missed.full,
+            too_many_borrowed: missed.too_many_borrowed,
+            stalled: missed.stalled,
+            not_connected: missed.not_connected,
         }
     }
 }

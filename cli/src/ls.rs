@@ -7,8 +7,11 @@ use shm_pool::inspect::{ChannelReport, ProviderReport, Report};
 
 pub(crate) fn run(scope: &Scope, options: &Ls) -> Fallible<Answer> {
     let report = scope.inspector().report()?;
-    let is_left = options.check && report.orphans().objects > 0;
-    let code = if is_left { Code::Orphans } else { Code::Fine };
+    let code = if options.check && report.orphans().objects > 0 {
+        Code::Orphans
+    } else {
+        Code::Fine
+    };
     let text = if scope.json {
         json::of(&json::Document::of(&report))?
     } else {
@@ -28,25 +31,17 @@ fn list(report: &Report) -> String {
     let providers = text::table(heads, report.providers.iter().map(provider));
     let heads = ["CHANNEL", "STATE", "SENDER", "RECEIVERS", "WAITING"];
     let channels = text::table(heads, report.channels.iter().map(channel));
-    let is_empty = providers.is_empty() && channels.is_empty();
-    let nothing = if is_empty {
-        "no providers or channels\n"
-    } else {
-        ""
+
+    let mut parts = vec![format!("{}\n", text::directory(report))];
+    if providers.is_empty() && channels.is_empty() {
+        parts.push("no providers or channels\n".to_owned());
     }
-    .to_owned();
-    let parts = [
-        format!("{}\n", text::directory(report)),
-        nothing,
-        providers,
-        channels,
-        text::footer(report),
-    ];
-    parts
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join("\n")
+    for part in [providers, channels, text::footer(report)] {
+        if !part.is_empty() {
+            parts.push(part);
+        }
+    }
+    parts.join("\n")
 }
 
 fn provider(provider: &ProviderReport) -> [String; 7] {
@@ -63,16 +58,21 @@ fn provider(provider: &ProviderReport) -> [String; 7] {
 }
 
 fn channel(channel: &ChannelReport) -> [String; 5] {
-    let receivers = channel
-        .receivers
-        .iter()
-        .filter(|receiver| receiver.is_alive)
-        .count();
+    let mut receivers = 0;
+    for receiver in &channel.receivers {
+        if receiver.is_alive {
+            receivers += 1;
+        }
+    }
+    let waiting = match text::fullest(channel) {
+        Some(receiver) => text::fill(receiver),
+        None => text::NONE.to_owned(),
+    };
     [
         text::name_of_channel(channel),
         text::state_of_channel(channel).to_owned(),
         text::short_process(channel.sender.as_ref(), is_there(&channel.state)),
         receivers.to_string(),
-        text::fullest(channel).map_or(text::NONE.to_owned(), text::fill),
+        waiting,
     ]
 }

@@ -62,30 +62,35 @@ fn main() -> ExitCode {
         Command::Completions(options) => generate::completions(&options),
         Command::Man(options) => generate::man(&options),
     };
-    match answer.and_then(|answer| print(&answer)) {
-        Ok(code) => code.into(),
-        Err(error) => {
-            // If this cannot be written either, the exit code still reports the error.
-            let _ = writeln!(
-                io::stderr(),
-                "shm-pool: {}",
-                text::visible(&text::with_causes(&*error))
-            );
-            Code::Error.into()
-        }
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => return report(&*error).into(),
+    };
+    // If the notice cannot be written, the exit code still reports its reason.
+    let _ = io::stderr().write_all(answer.notice.as_bytes());
+    match print(&answer.text) {
+        Ok(()) => answer.code.into(),
+        Err(error) => report(&error).into(),
     }
 }
 
-/// Prints the answer. A reader that closes its end early, such as `head`, is no error.
-fn print(answer: &Answer) -> Fallible<Code> {
-    // If this cannot be written, the exit code still tells.
-    let _ = io::stderr().write_all(answer.notice.as_bytes());
+/// Prints an error, and returns the exit code for it.
+fn report(error: &dyn Error) -> Code {
+    let message = text::visible(&text::with_causes(error));
+    // If this cannot be written either, the exit code still reports the error.
+    let _ = writeln!(io::stderr(), "shm-pool: {message}");
+    Code::Error
+}
+
+/// Prints a text. A reader that closes its end early, such as `head`, is no error.
+fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    match out
-        .write_all(answer.text.as_bytes())
-        .and_then(|()| out.flush())
-    {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(answer.code),
+    let mut written = out.write_all(text.as_bytes());
+    if written.is_ok() {
+        written = out.flush();
+    }
+    match written {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }

@@ -3,8 +3,10 @@
 use crate::args::{Code, Scope, Show};
 use crate::unseen::is_there;
 use crate::{json, text, Answer, Fallible};
-use shm_pool::inspect::{ChannelReport, ClassReport, PeerReport, ProviderReport, Report, State};
-use shm_pool::ProviderId;
+use shm_pool::inspect::{
+    ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport,
+    Report, SegmentReport, State,
+};
 
 pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
     let mut report = scope.inspector().report()?;
@@ -26,30 +28,33 @@ pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
     Ok(answer)
 }
 
-/// Keeps what has this id or name, in every prefix unless one is given. Prefixes and names may have
-/// dots: whatever the text may mean is kept.
+/// Keeps the objects with this id or name, in every prefix unless one is given. Prefixes and names
+/// may have dots: every object that the text may mean is kept.
 fn keep_only(report: &mut Report, what: &str) {
-    // Returns what follows the prefix, or the whole text.
-    let names = |prefix: &str| {
-        let rest = what.strip_prefix(prefix);
-        [Some(what), rest.and_then(|rest| rest.strip_prefix('.'))]
-    };
     report.providers.retain(|provider| {
-        let names = names(&provider.prefix).into_iter().flatten();
-        let mut ids = names.filter_map(|name| name.parse::<ProviderId>().ok());
-        ids.any(|id| id == provider.id)
+        let is_id = |text: &str| text.parse() == Ok(provider.id);
+        is_id(what) || without_prefix(what, &provider.prefix).is_some_and(is_id)
     });
-    report
-        .channels
-        .retain(|channel| names(&channel.prefix).contains(&Some(&channel.name)));
+    report.channels.retain(|channel| {
+        what == channel.name || without_prefix(what, &channel.prefix) == Some(&channel.name)
+    });
+}
+
+/// Returns the text after the prefix and a dot. `None` if the text does not start with them.
+fn without_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+    text.strip_prefix(prefix)?.strip_prefix('.')
 }
 
 fn describe(report: &Report) -> String {
-    let providers = report.providers.iter().map(provider);
-    providers
-        .chain(report.channels.iter().map(channel))
-        .chain([text::footer(report)])
-        .collect()
+    let mut text = String::new();
+    for provider in &report.providers {
+        text += &describe_provider(provider);
+    }
+    for channel in &report.channels {
+        text += &describe_channel(channel);
+    }
+    text += &text::footer(report);
+    text
 }
 
 fn owner_says(peer: &PeerReport) -> &'static str {
@@ -67,45 +72,7 @@ fn problem(state: &State) -> String {
     }
 }
 
-fn provider(provider: &ProviderReport) -> String {
-    let segments = provider.segments.iter().map(|segment| {
-        let processes: Vec<String> = segment
-            .mapped_by
-            .iter()
-            .map(|process| text::short_process(Some(process), true))
-            .collect();
-        [
-            format!("{:x}", segment.serial),
-            text::bytes(segment.len),
-            text::bytes(segment.bytes_held),
-            processes.join("\n"),
-        ]
-    });
-    let classes = |classes: &[ClassReport]| {
-        let class = |class: &ClassReport| {
-            [
-                format!("up to {}", text::bytes(class.size)),
-                class.messages.to_string(),
-                text::bytes(class.bytes),
-            ]
-        };
-        classes.iter().map(class).collect::<Vec<_>>()
-    };
-    let peers = provider.peers.iter().map(|peer| {
-        [
-            peer.slot.to_string(),
-            owner_says(peer).to_owned(),
-            if peer.is_alive {
-                text::short_process(peer.process.as_ref(), true)
-            } else {
-                "dead".to_owned()
-            },
-            text::bytes_or_none(peer.bytes),
-            peer.messages.to_string(),
-            peer.views.to_string(),
-            peer.grants.to_string(),
-        ]
-    });
+fn describe_provider(provider: &ProviderReport) -> String {
     let lines = [
         ("provider", text::name_of_provider(provider)),
         (
@@ -126,49 +93,87 @@ fn provider(provider: &ProviderReport) -> String {
         ),
     ];
     let tables = [
-        text::wrapped_table(["SEGMENT", "LENGTH", "HELD", "MAPPED BY"], segments),
-        text::table(
-            ["LEASED CLASS", "MESSAGES", "BYTES"],
-            classes(&provider.leased),
-        ),
-        text::table(
-            ["BORROWED CLASS", "MESSAGES", "BYTES"],
-            classes(&provider.borrowed),
-        ),
-        text::wrapped_table(
-            [
-                "PEER",
-                "OWNER SAYS",
-                "PROCESS",
-                "LEASED",
-                "MESSAGES",
-                "VIEWS",
-                "GRANTS",
-            ],
-            peers,
-        ),
+        segments(&provider.segments),
+        classes("LEASED CLASS", &provider.leased),
+        classes("BORROWED CLASS", &provider.borrowed),
+        peers(&provider.peers),
     ];
     described(&lines, &tables)
 }
 
-fn channel(channel: &ChannelReport) -> String {
-    let receivers = channel.receivers.iter().map(|receiver| {
-        // The id has a line of its own: beside the process, the table would be too wide.
-        let mut who = text::short_process(receiver.process.as_ref(), receiver.is_alive);
-        if let Some(id) = receiver.id {
-            who += &format!("\n{id}");
+fn segments(segments: &[SegmentReport]) -> String {
+    let mut rows = Vec::new();
+    for segment in segments {
+        let mut processes = Vec::new();
+        for process in &segment.mapped_by {
+            processes.push(text::short_process(Some(process), true));
         }
-        [
-            who,
-            text::link(receiver).to_owned(),
-            receiver.on_full.to_string().replace('_', " "),
-            text::fill(receiver),
-            receiver.sent.to_string(),
-            receiver.missed.total().to_string(),
-            format!("{}/{}", receiver.borrowed, receiver.max_borrowed),
-            text::bytes_or_none(receiver.bytes_borrowed),
-        ]
-    });
+        rows.push([
+            format!("{:x}", segment.serial),
+            text::bytes(segment.len),
+            text::bytes(segment.bytes_held),
+            processes.join("\n"),
+        ]);
+    }
+    text::wrapped_table(["SEGMENT", "LENGTH", "HELD", "MAPPED BY"], rows)
+}
+
+fn classes(head: &str, classes: &[ClassReport]) -> String {
+    let mut rows = Vec::new();
+    for class in classes {
+        rows.push([
+            format!("up to {}", text::bytes(class.size)),
+            class.messages.to_string(),
+            text::bytes(class.bytes),
+        ]);
+    }
+    text::table([head, "MESSAGES", "BYTES"], rows)
+}
+
+fn peers(peers: &[PeerReport]) -> String {
+    let mut rows = Vec::new();
+    for peer in peers {
+        let process = if peer.is_alive {
+            text::short_process(peer.process.as_ref(), true)
+        } else {
+            "dead".to_owned()
+        };
+        rows.push([
+            peer.slot.to_string(),
+            owner_says(peer).to_owned(),
+            process,
+            text::bytes_or_none(peer.bytes),
+            peer.messages.to_string(),
+            peer.views.to_string(),
+            peer.grants.to_string(),
+        ]);
+    }
+    let heads = [
+        "PEER",
+        "OWNER SAYS",
+        "PROCESS",
+        "LEASED",
+        "MESSAGES",
+        "VIEWS",
+        "GRANTS",
+    ];
+    text::wrapped_table(heads, rows)
+}
+
+fn describe_channel(channel: &ChannelReport) -> String {
+    let provider = match channel.provider {
+        Some(id) => id.to_string(),
+        None => text::NONE.to_owned(),
+    };
+    let kind = if channel.is_publisher {
+        "publisher"
+    } else {
+        "sender"
+    };
+    let message_type = match &channel.message_type {
+        Some(message_type) => text::visible(&message_type.to_string()),
+        None => text::NONE.to_owned(),
+    };
     let lines = [
         ("channel", text::name_of_channel(channel)),
         (
@@ -179,29 +184,33 @@ fn channel(channel: &ChannelReport) -> String {
             "sender",
             text::process(channel.sender.as_ref(), is_there(&channel.state)),
         ),
-        (
-            "provider",
-            channel
-                .provider
-                .map_or(text::NONE.to_owned(), |id| id.to_string()),
-        ),
-        (
-            "kind",
-            if channel.is_publisher {
-                "publisher"
-            } else {
-                "sender"
-            }
-            .to_owned(),
-        ),
-        (
-            "type",
-            channel
-                .message_type
-                .as_ref()
-                .map_or(text::NONE.to_owned(), |of| text::visible(&of.to_string())),
-        ),
+        ("provider", provider),
+        ("kind", kind.to_owned()),
+        ("type", message_type),
     ];
+    let tables = [receivers(&channel.receivers), damaged(&channel.damaged)];
+    described(&lines, &tables)
+}
+
+fn receivers(receivers: &[ReceiverReport]) -> String {
+    let mut rows = Vec::new();
+    for receiver in receivers {
+        // The id has a line of its own: beside the process, the table would be too wide.
+        let mut process = text::short_process(receiver.process.as_ref(), receiver.is_alive);
+        if let Some(id) = receiver.id {
+            process += &format!("\n{id}");
+        }
+        rows.push([
+            process,
+            text::link(receiver).to_owned(),
+            receiver.on_full.to_string().replace('_', " "),
+            text::fill(receiver),
+            receiver.sent.to_string(),
+            receiver.missed.total().to_string(),
+            format!("{}/{}", receiver.borrowed, receiver.max_borrowed),
+            text::bytes_or_none(receiver.bytes_borrowed),
+        ]);
+    }
     let heads = [
         "RECEIVER",
         "LINK",
@@ -212,19 +221,18 @@ fn channel(channel: &ChannelReport) -> String {
         "BUFFERS",
         "BORROWED",
     ];
-    let damaged = channel
-        .damaged
-        .iter()
-        .map(|of| [of.id.to_string(), text::visible(&of.problem)]);
-    described(
-        &lines,
-        &[
-            text::wrapped_table(heads, receivers),
-            text::wrapped_table(["DAMAGED", "PROBLEM"], damaged),
-        ],
-    )
+    text::wrapped_table(heads, rows)
 }
 
+fn damaged(damaged: &[DamagedReceiver]) -> String {
+    let mut rows = Vec::new();
+    for receiver in damaged {
+        rows.push([receiver.id.to_string(), text::visible(&receiver.problem)]);
+    }
+    text::wrapped_table(["DAMAGED", "PROBLEM"], rows)
+}
+
+/// Formats the values of one object, and below them the tables that have rows.
 fn described(lines: &[(&str, String)], tables: &[String]) -> String {
     let mut text = text::named_values(lines);
     for table in tables {

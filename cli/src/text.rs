@@ -7,7 +7,6 @@ use shm_pool::inspect::{
     ChannelReport, DamagedReceiver, Process, ProviderReport, ReceiverReport, Report, State,
 };
 use std::error::Error;
-use std::iter;
 use std::time::Duration;
 
 /// The longest command in a table cell, in characters.
@@ -25,18 +24,34 @@ pub(crate) const NONE: &str = "-";
 /// Escapes, as Rust does, characters that control a terminal or change the direction of text. Line
 /// feeds stay.
 pub(crate) fn visible(text: &str) -> String {
-    let is_bidi = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let shown = |c: char| match c {
-        c if c != '\n' && (c.is_control() || is_bidi(c)) => c.escape_unicode().to_string(),
-        c => c.to_string(),
-    };
-    text.chars().map(shown).collect()
+    let mut shown = String::new();
+    for c in text.chars() {
+        if c != '\n' && (c.is_control() || is_bidi(c)) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// Returns `true` for characters that change the direction of the text after them.
+fn is_bidi(c: char) -> bool {
+    matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 /// Formats an error and its causes on one line.
 pub(crate) fn with_causes(error: &dyn Error) -> String {
-    let causes = iter::successors(error.source(), |&cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text += &format!(": {cause}");
+        next = cause.source();
+    }
+    text
 }
 
 /// Formats bytes with the largest unit that fits, in powers of 1024.
@@ -73,14 +88,12 @@ pub(crate) fn at_least(time: Duration) -> String {
 /// Formats a process's id and command, or says why there is none.
 pub(crate) fn process(process: Option<&Process>, is_alive: bool) -> String {
     match process {
-        Some(Process {
-            id,
-            command,
-            is_stopped,
-            ..
-        }) => {
-            format!("{id} {}{}", stopped(*is_stopped), visible(command))
-        }
+        Some(process) => format!(
+            "{} {}{}",
+            process.id,
+            stopped(process),
+            visible(&process.command)
+        ),
         None if is_alive => "not seen".to_owned(),
         None => NONE.to_owned(),
     }
@@ -88,24 +101,20 @@ pub(crate) fn process(process: Option<&Process>, is_alive: bool) -> String {
 
 /// As [`process`], with as much of the command as fits in a table cell.
 pub(crate) fn short_process(found: Option<&Process>, is_alive: bool) -> String {
-    match found {
-        Some(Process {
-            id,
-            command,
-            is_stopped,
-            ..
-        }) => {
-            let command = visible(command);
-            let program = command.split(' ').next().unwrap_or_default();
-            // The program's directories are the least informative part.
-            let directories = program.rfind('/').map_or(0, |slash| slash + 1);
-            format!(
-                "{id} {}{}",
-                stopped(*is_stopped),
-                shortened(&command[directories..])
-            )
-        }
-        None => process(None, is_alive),
+    let Some(found) = found else {
+        return process(None, is_alive);
+    };
+    let command = visible(&found.command);
+    let command = shortened(without_directories(&command));
+    format!("{} {}{command}", found.id, stopped(found))
+}
+
+/// Removes the directories of the command's program: they are its least informative part.
+fn without_directories(command: &str) -> &str {
+    let program = command.split(' ').next().unwrap_or_default();
+    match program.rfind('/') {
+        Some(slash) => &command[slash + 1..],
+        None => command,
     }
 }
 
@@ -116,9 +125,9 @@ fn shortened(command: &str) -> String {
     }
 }
 
-/// Comes before the command, so that truncation keeps it.
-fn stopped(is_stopped: bool) -> &'static str {
-    if is_stopped {
+/// Stands before the command, so that truncation keeps it.
+fn stopped(process: &Process) -> &'static str {
+    if process.is_stopped {
         "STOPPED "
     } else {
         ""
@@ -168,14 +177,12 @@ fn state(state: &State, is_orphan: bool) -> &'static str {
 
 /// Says whether the sender sends to this receiver.
 pub(crate) fn link(receiver: &ReceiverReport) -> &'static str {
-    match receiver {
-        ReceiverReport {
-            is_evicted: true, ..
-        } => "evicted",
-        ReceiverReport {
-            is_connected: true, ..
-        } => "connected",
-        _ => NONE,
+    if receiver.is_evicted {
+        "evicted"
+    } else if receiver.is_connected {
+        "connected"
+    } else {
+        NONE
     }
 }
 
@@ -191,34 +198,32 @@ pub(crate) fn fullest(channel: &ChannelReport) -> Option<&ReceiverReport> {
 }
 
 pub(crate) fn directory(report: &Report) -> String {
-    let free = report
-        .free_bytes
-        .map_or_else(|| "unknown".to_owned(), bytes);
-    format!(
-        "{}: {free} free",
-        visible(&report.directory.to_string_lossy())
-    )
+    let directory = visible(&report.directory.to_string_lossy());
+    let free = match report.free_bytes {
+        Some(free) => bytes(free),
+        None => "unknown".to_owned(),
+    };
+    format!("{directory}: {free} free")
 }
 
 /// Says what a sweep would remove, and what could not be seen.
 pub(crate) fn footer(report: &Report) -> String {
+    let mut text = String::new();
     let orphans = report.orphans();
-    let left = match orphans.objects {
-        0 => String::new(),
-        count => format!(
-            "orphans: {}; `shm-pool sweep` removes them\n",
-            objects(count, orphans.bytes)
-        ),
-    };
-    let mut removed = String::new();
+    if orphans.objects > 0 {
+        let orphans = objects(orphans.objects, orphans.bytes);
+        text += &format!("orphans: {orphans}; `shm-pool sweep` removes them\n");
+    }
     for object in &report.removed {
-        removed += &format!(
-            "removed: {} of {} is in use, but its name is gone: no other process can open it; restart that one\n",
-            visible(&object.path.display().to_string()),
-            short_process(Some(&object.process), true)
+        let path = visible(&object.path.display().to_string());
+        let process = short_process(Some(&object.process), true);
+        text += &format!(
+            "removed: {path} of {process} is in use, but its name is gone: \
+             no other process can open it; restart that one\n"
         );
     }
-    left + &removed + &Unseen::of(report).text()
+    text += &Unseen::of(report).text();
+    text
 }
 
 /// Formats a table with one line per row, and columns as wide as their contents. Empty if there are

@@ -1,7 +1,7 @@
 //! What this process cannot see: other users' objects, hidden processes, other PID namespaces.
 
 use serde::Serialize;
-use shm_pool::inspect::{ProviderReport, Report, State};
+use shm_pool::inspect::{Process, Report, State};
 
 /// How much this process could not see.
 #[derive(Serialize)]
@@ -16,17 +16,10 @@ pub(crate) struct Unseen {
 
 impl Unseen {
     pub(crate) fn of(report: &Report) -> Self {
-        let channels = report.channels.iter().map(|channel| {
-            let receivers = channel.receivers.iter();
-            let unseen = receivers
-                .filter(|receiver| receiver.is_alive && receiver.process.is_none())
-                .count();
-            unseen + usize::from(is_there(&channel.state) && channel.sender.is_none())
-        });
         Self {
             objects_of_other_users: report.others,
             hidden_processes: report.hidden_processes,
-            ends_without_process: report.providers.iter().map(ends).chain(channels).sum(),
+            ends_without_process: ends_without_process(report),
         }
     }
 
@@ -38,37 +31,46 @@ impl Unseen {
         } else {
             0
         };
-        let parts = [
-            (
-                self.objects_of_other_users,
-                "",
-                "of other users' objects; run this as their user",
-            ),
-            (
-                self.ends_without_process,
-                "who holds ",
-                "of the locks: hidden, or in another PID namespace",
-            ),
-            (
-                hidden,
-                "",
-                "of the processes, for lack of rights; what they hold is shown",
-            ),
-        ];
-        let unseen = parts.into_iter().filter(|(count, ..)| *count > 0);
-        unseen
-            .map(|(count, what, why)| format!("not seen: {what}{count} {why}\n"))
-            .collect()
+        let mut text = String::new();
+        let count = self.objects_of_other_users;
+        if count > 0 {
+            text += &format!("not seen: {count} of other users' objects; run this as their user\n");
+        }
+        let count = self.ends_without_process;
+        if count > 0 {
+            text += &format!(
+                "not seen: who holds {count} of the locks: hidden, or in another PID namespace\n"
+            );
+        }
+        if hidden > 0 {
+            text += &format!(
+                "not seen: {hidden} of the processes, for lack of rights; what they hold is shown\n"
+            );
+        }
+        text
     }
 }
 
-fn ends(provider: &ProviderReport) -> usize {
-    let unseen = provider
-        .peers
-        .iter()
-        .filter(|peer| peer.is_alive && peer.process.is_none())
-        .count();
-    unseen + usize::from(is_there(&provider.state) && provider.owner.is_none())
+fn ends_without_process(report: &Report) -> usize {
+    let mut count = 0;
+    let mut add = |is_alive: bool, process: &Option<Process>| {
+        if is_alive && process.is_none() {
+            count += 1;
+        }
+    };
+    for provider in &report.providers {
+        add(is_there(&provider.state), &provider.owner);
+        for peer in &provider.peers {
+            add(peer.is_alive, &peer.process);
+        }
+    }
+    for channel in &report.channels {
+        add(is_there(&channel.state), &channel.sender);
+        for receiver in &channel.receivers {
+            add(receiver.is_alive, &receiver.process);
+        }
+    }
+    count
 }
 
 /// Returns `true` if the maker of an object holds its lock.

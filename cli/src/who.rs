@@ -5,6 +5,7 @@ use crate::unseen::Unseen;
 use crate::{json, text, Answer, Fallible};
 use serde::Serialize;
 use shm_pool::inspect::{Process, Report};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
@@ -13,7 +14,7 @@ pub(crate) fn run(scope: &Scope, options: &Who) -> Fallible<Answer> {
     let mut inspector = scope.inspector();
     let mut report = inspector.report()?;
     if !options.time.is_zero() {
-        // Only a second look shows which leases stay.
+        // Only a second sample shows which leases stay.
         thread::sleep(options.time);
         report = inspector.report()?;
     }
@@ -58,8 +59,16 @@ pub(crate) struct Holding {
     /// Memory in the segments that it maps, in bytes.
     pub(crate) maps: u64,
     pub(crate) sends: Vec<String>,
-    /// The channels that it receives from, each with the messages queued there and the capacity.
-    pub(crate) receives: Vec<(String, usize, usize)>,
+    pub(crate) receives: Vec<Receives>,
+}
+
+/// A channel that a holder receives from.
+#[derive(Clone, Serialize)]
+pub(crate) struct Receives {
+    channel: String,
+    /// The number of queued messages.
+    waiting: usize,
+    capacity: usize,
 }
 
 /// Returns all holders, the largest holders of other processes' memory first.
@@ -67,15 +76,14 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
     let mut all = BTreeMap::<Holder, Holding>::new();
     for provider in &report.providers {
         if let Some(owner) = &provider.owner {
-            all.entry(Holder::Process(owner.clone()))
-                .or_default()
-                .own(provider.bytes_held);
+            let holding = all.entry(Holder::Process(owner.clone())).or_default();
+            // Sums saturate: a damaged object may report any number.
+            holding.owns = holding.owns.saturating_add(provider.bytes_held);
         }
         for segment in &provider.segments {
             for process in &segment.mapped_by {
-                all.entry(Holder::Process(process.clone()))
-                    .or_default()
-                    .map(segment.bytes_held);
+                let holding = all.entry(Holder::Process(process.clone())).or_default();
+                holding.maps = holding.maps.saturating_add(segment.bytes_held);
             }
         }
         for peer in &provider.peers {
@@ -97,8 +105,11 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
         }
         for receiver in &channel.receivers {
             let place = || {
-                let which = receiver.id.map_or(String::new(), |id| format!("{id} "));
-                format!("receiver {which}of {}", text::name_of_channel(channel))
+                let channel = text::name_of_channel(channel);
+                match receiver.id {
+                    Some(id) => format!("receiver {id} of {channel}"),
+                    None => format!("receiver of {channel}"),
+                }
             };
             let holder = match &receiver.process {
                 Some(process) => Holder::Process(process.clone()),
@@ -107,11 +118,11 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
                 None => continue,
             };
             let holding = all.entry(holder).or_default();
-            holding.receives.push((
-                text::name_of_channel(channel),
-                receiver.waiting,
-                receiver.capacity,
-            ));
+            holding.receives.push(Receives {
+                channel: text::name_of_channel(channel),
+                waiting: receiver.waiting,
+                capacity: receiver.capacity,
+            });
             holding
                 .borrows
                 .add(receiver.borrowed, receiver.bytes_borrowed);
@@ -120,7 +131,7 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
     }
     let mut all: Vec<_> = all.into_iter().collect();
     all.sort_by_key(|(_, holding)| {
-        std::cmp::Reverse((holding.has().bytes, holding.owns, holding.maps))
+        Reverse((holding.held_of_others().bytes, holding.owns, holding.maps))
     });
     all
 }
@@ -136,18 +147,9 @@ impl Holder {
     }
 }
 
-/// Sums saturate: a damaged object may report any number.
 impl Holding {
-    fn own(&mut self, bytes: u64) {
-        self.owns = self.owns.saturating_add(bytes);
-    }
-
-    fn map(&mut self, bytes: u64) {
-        self.maps = self.maps.saturating_add(bytes);
-    }
-
     /// Returns the sum of its leases and borrowed buffers.
-    pub(crate) fn has(&self) -> Messages {
+    pub(crate) fn held_of_others(&self) -> Messages {
         let mut all = self.leases;
         all.add(self.borrows.count, self.borrows.bytes);
         all
@@ -188,21 +190,22 @@ fn list(report: &Report, all: &[(Holder, Holding)]) -> String {
 
 /// The table of memory: one row per holder.
 fn memory(all: &[(Holder, Holding)]) -> String {
-    let rows = all.iter().map(|(holder, holding)| {
-        // After a single look, every age is zero.
-        let age = holding
-            .oldest
-            .filter(|age| !age.is_zero())
-            .map_or(text::NONE.to_owned(), text::at_least);
-        [
+    let mut rows = Vec::new();
+    for (holder, holding) in all {
+        let age = match holding.oldest {
+            // After a single sample, every age is zero.
+            Some(age) if !age.is_zero() => text::at_least(age),
+            _ => text::NONE.to_owned(),
+        };
+        rows.push([
             holder.text(),
             text::bytes_or_none(holding.owns),
             holding.leases.text(),
             holding.borrows.text(),
             age,
             text::bytes_or_none(holding.maps),
-        ]
-    });
+        ]);
+    }
     let heads = ["PROCESS", "OWNS", "LEASES", "BORROWS", "FOR", "MAPS"];
     text::wrapped_table(heads, rows)
 }
@@ -221,11 +224,11 @@ fn channels(all: &[(Holder, Holding)]) -> String {
         }
     }
     for (holder, holding) in all {
-        for (name, waiting, capacity) in &holding.receives {
+        for receives in &holding.receives {
             rows.push([
-                name.clone(),
+                receives.channel.clone(),
                 "receiver".to_owned(),
-                format!("{waiting}/{capacity}"),
+                format!("{}/{}", receives.waiting, receives.capacity),
                 holder.text(),
             ]);
         }
@@ -259,19 +262,12 @@ struct Entry {
     receives: Vec<Receives>,
 }
 
-#[derive(Serialize)]
-struct Receives {
-    channel: String,
-    waiting: usize,
-    capacity: usize,
-}
-
 impl Document {
     fn of(report: &Report, all: &[(Holder, Holding)]) -> Self {
-        let holders = all
-            .iter()
-            .map(|(holder, holding)| Entry::of(holder, holding))
-            .collect();
+        let mut holders = Vec::new();
+        for (holder, holding) in all {
+            holders.push(Entry::of(holder, holding));
+        }
         Self {
             version: json::VERSION,
             holders,
@@ -288,7 +284,6 @@ impl Entry {
                 (None, Some(place.clone()))
             }
         };
-        let receives = holding.receives.iter().cloned();
         Self {
             process,
             peer,
@@ -301,13 +296,7 @@ impl Entry {
             oldest_seconds: holding.oldest.map(|age| age.as_secs_f64()),
             bytes_mapped: holding.maps,
             sends: holding.sends.clone(),
-            receives: receives
-                .map(|(channel, waiting, capacity)| Receives {
-                    channel,
-                    waiting,
-                    capacity,
-                })
-                .collect(),
+            receives: holding.receives.clone(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The contents of the screen.
 
-use super::rates::Watch;
+use super::sampler::Sampler;
 use crate::unseen::is_there;
 use crate::{text, who};
 use ratatui::backend::TestBackend;
@@ -32,14 +32,14 @@ struct Part {
 }
 
 /// Draws the screen: the most important rows first, and as many of each section as fit.
-pub(super) fn draw(frame: &mut Frame<'_>, watch: &Watch) {
+pub(super) fn draw(frame: &mut Frame<'_>, sampler: &Sampler) {
     let parts = [
-        providers(watch),
-        channels(watch),
-        classes(watch),
-        holders(watch),
+        providers(sampler),
+        channels(sampler),
+        classes(sampler),
+        holders(sampler),
     ];
-    let notes = text::footer(watch.report());
+    let notes = text::footer(sampler.report());
     let notes_height = notes.lines().count() as u16;
     let rows = [
         Constraint::Length(1),
@@ -49,7 +49,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, watch: &Watch) {
     let [head, body, foot] = Layout::vertical(rows).areas(frame.area());
 
     let reversed = Style::new().add_modifier(Modifier::REVERSED);
-    frame.render_widget(Line::styled(title(watch, head.width), reversed), head);
+    frame.render_widget(Line::styled(title(sampler, head.width), reversed), head);
 
     // A section has a line of headings, and an empty line.
     let wanted = parts.each_ref().map(|part| part.rows.len() as u16 + 2);
@@ -62,9 +62,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, watch: &Watch) {
     frame.render_widget(Text::raw(notes).fg(Color::Yellow), foot);
 }
 
-pub(super) fn text(watch: &Watch) -> Result<String, Infallible> {
+pub(super) fn text(sampler: &Sampler) -> Result<String, Infallible> {
     let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1))?;
-    let drawn = terminal.draw(|frame| draw(frame, watch))?;
+    let drawn = terminal.draw(|frame| draw(frame, sampler))?;
     Ok(lines(drawn.buffer))
 }
 
@@ -83,13 +83,13 @@ fn lines(buffer: &Buffer) -> String {
 }
 
 /// Hands out rows round-robin, to each section no more than it wants.
-fn share<const N: usize>(wanted: [u16; N], mut room: u16) -> [u16; N] {
+fn share<const N: usize>(wanted: [u16; N], mut available: u16) -> [u16; N] {
     let mut heights = [0; N];
-    while room > 0 && heights != wanted {
+    while available > 0 && heights != wanted {
         for (height, wanted) in heights.iter_mut().zip(wanted) {
-            if *height < wanted && room > 0 {
+            if *height < wanted && available > 0 {
                 *height += 1;
-                room -= 1;
+                available -= 1;
             }
         }
     }
@@ -118,9 +118,9 @@ impl Part {
     /// Draws the section, followed by an empty line. The last row says how many rows did not fit. A
     /// narrow screen drops the last columns: without names, the others are meaningless.
     fn draw(&self, frame: &mut Frame<'_>, area: Rect) {
-        let room = usize::from(area.height.saturating_sub(2));
-        let shown = if self.rows.len() > room {
-            room.saturating_sub(1)
+        let available = usize::from(area.height.saturating_sub(2));
+        let shown = if self.rows.len() > available {
+            available.saturating_sub(1)
         } else {
             self.rows.len()
         };
@@ -141,8 +141,8 @@ impl Part {
     }
 }
 
-fn title(watch: &Watch, width: u16) -> String {
-    let report = watch.report();
+fn title(sampler: &Sampler, width: u16) -> String {
+    let report = sampler.report();
     let mut bytes_held: u64 = 0;
     let mut bytes_out: u64 = 0;
     for provider in &report.providers {
@@ -164,8 +164,8 @@ fn out(provider: &ProviderReport) -> u64 {
         .saturating_add(provider.bytes_borrowed)
 }
 
-fn providers(watch: &Watch) -> Part {
-    let mut all: Vec<_> = watch.report().providers.iter().collect();
+fn providers(sampler: &Sampler) -> Part {
+    let mut all: Vec<_> = sampler.report().providers.iter().collect();
     all.sort_by_key(|provider| Reverse(provider.bytes_held));
     let mut rows = Vec::new();
     for provider in all {
@@ -184,10 +184,10 @@ fn providers(watch: &Watch) -> Part {
     }
 }
 
-fn channels(watch: &Watch) -> Part {
+fn channels(sampler: &Sampler) -> Part {
     let mut all = Vec::new();
-    for channel in &watch.report().channels {
-        all.push((watch.rate(channel), channel));
+    for channel in &sampler.report().channels {
+        all.push((sampler.rate(channel), channel));
     }
     all.sort_by(|(one, _), (other, _)| other.total_cmp(one));
     let mut rows = Vec::new();
@@ -220,9 +220,9 @@ struct Out {
 
 /// Sums up leased and borrowed messages by size class, over all providers. The class with the most
 /// bytes has a full bar.
-fn classes(watch: &Watch) -> Part {
+fn classes(sampler: &Sampler) -> Part {
     let mut all: BTreeMap<u64, Out> = BTreeMap::new();
-    for provider in &watch.report().providers {
+    for provider in &sampler.report().providers {
         for class in provider.leased.iter().chain(&provider.borrowed) {
             let out = all.entry(class.size).or_default();
             out.messages += class.messages;
@@ -253,9 +253,9 @@ fn classes(watch: &Watch) -> Part {
     }
 }
 
-fn holders(watch: &Watch) -> Part {
+fn holders(sampler: &Sampler) -> Part {
     let mut rows = Vec::new();
-    for (holder, holding) in who::holders(watch.report()) {
+    for (holder, holding) in who::holders(sampler.report()) {
         let age = match holding.oldest {
             Some(age) => format!("{}s", age.as_secs()),
             None => text::NONE.to_owned(),
@@ -263,7 +263,7 @@ fn holders(watch: &Watch) -> Part {
         rows.push(vec![
             holder.text(),
             text::bytes_or_none(holding.owns),
-            holding.has().text(),
+            holding.held_of_others().text(),
             age,
         ]);
     }
@@ -276,14 +276,14 @@ fn holders(watch: &Watch) -> Part {
 
 /// Returns the constraints of columns; one of width 0 takes the remaining space.
 fn widths<const N: usize>(widths: [u16; N]) -> Vec<Constraint> {
-    let width = |width| {
-        if width == 0 {
-            Constraint::Fill(1)
-        } else {
-            Constraint::Length(width)
-        }
-    };
-    widths.into_iter().map(width).collect()
+    let mut constraints = Vec::new();
+    for width in widths {
+        constraints.push(match width {
+            0 => Constraint::Fill(1),
+            width => Constraint::Length(width),
+        });
+    }
+    constraints
 }
 
 #[cfg(test)]

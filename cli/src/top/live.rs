@@ -2,7 +2,7 @@
 //! error or a panic ends the program.
 
 use super::frame;
-use super::rates::Watch;
+use super::sampler::Sampler;
 use crate::Fallible;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::DefaultTerminal;
@@ -19,11 +19,11 @@ enum Input {
 }
 
 /// Shows the screen until the user quits or a signal arrives.
-pub(super) fn run(watch: &mut Watch, interval: Duration) -> Fallible<()> {
+pub(super) fn run(sampler: &mut Sampler, interval: Duration) -> Fallible<()> {
     let inputs = inputs()?;
     // Also installs a panic hook that restores the terminal.
     let mut terminal = ratatui::try_init()?;
-    let shown = show(&mut terminal, watch, interval, &inputs);
+    let shown = show(&mut terminal, sampler, interval, &inputs);
     let restored = ratatui::try_restore();
     if let Some(signal) = shown? {
         // The process dies of the signal, as its parent would see without a handler. If the signal
@@ -33,19 +33,25 @@ pub(super) fn run(watch: &mut Watch, interval: Duration) -> Fallible<()> {
     Ok(restored?)
 }
 
-/// Receives keys and signals on threads of their own, so that the screen sleeps until one arrives.
+/// Receives keys and signals on threads of their own, so that the screen waits for the first of them.
 fn inputs() -> Fallible<Receiver<Input>> {
-    let (events, inputs) = mpsc::channel();
-    let of_signals = events.clone();
+    let (sender, inputs) = mpsc::channel();
+    let events = sender.clone();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     thread::spawn(move || {
-        signals
-            .forever()
-            .try_for_each(|signal| of_signals.send(Input::Signal(signal)))
+        for signal in signals.forever() {
+            if sender.send(Input::Signal(signal)).is_err() {
+                return;
+            }
+        }
     });
-    // Ends when the terminal is closed, which also raises SIGHUP.
     thread::spawn(move || {
-        while event::read().is_ok_and(|event| events.send(Input::Event(event)).is_ok()) {}
+        // Fails when the terminal is closed, which also raises SIGHUP.
+        while let Ok(event) = event::read() {
+            if events.send(Input::Event(event)).is_err() {
+                return;
+            }
+        }
     });
     Ok(inputs)
 }
@@ -53,20 +59,20 @@ fn inputs() -> Fallible<Receiver<Input>> {
 /// Returns the signal that ended it, if any.
 fn show(
     terminal: &mut DefaultTerminal,
-    watch: &mut Watch,
+    sampler: &mut Sampler,
     interval: Duration,
     inputs: &Receiver<Input>,
 ) -> Fallible<Option<i32>> {
     let mut next = Instant::now() + interval;
     loop {
-        terminal.draw(|screen| frame::draw(screen, watch))?;
+        terminal.draw(|screen| frame::draw(screen, sampler))?;
         match inputs.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Ok(Input::Signal(signal)) => return Ok(Some(signal)),
             Ok(Input::Event(event)) if is_end(&event) => return Ok(None),
             // Most likely a resize: draw again.
             Ok(Input::Event(_)) => {}
             Err(RecvTimeoutError::Timeout) => {
-                watch.look()?;
+                sampler.sample()?;
                 next = Instant::now() + interval;
             }
             Err(RecvTimeoutError::Disconnected) => return Ok(None),

@@ -2,41 +2,43 @@
 //!
 //! | module | for |
 //! |---|---|
-//! | [`rates`] | changes between two looks |
+//! | [`sampler`] | the last sample, and the rates since the one before |
 //! | [`frame`] | the contents of a screen of any size |
 //! | [`live`] | the terminal: refreshing, keys and signals |
 
 mod frame;
 mod live;
-mod rates;
+mod sampler;
 
 use crate::args::{Scope, Top};
 use crate::{json, Answer, Fallible};
-use rates::Watch;
+use sampler::Sampler;
 use std::io::{self, IsTerminal};
 use std::thread;
 
 pub(crate) fn run(scope: &Scope, options: &Top) -> Fallible<Answer> {
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
-    let mut watch = Watch::new(scope.inspector())?;
+    let mut sampler = Sampler::new(scope.inspector())?;
     if !options.once && !scope.json && is_terminal {
-        live::run(&mut watch, options.interval)?;
+        live::run(&mut sampler, options.interval)?;
         return Ok(Answer::fine(String::new()));
     }
-    // A rate takes two looks.
+    // A rate takes two samples.
     thread::sleep(options.interval);
-    watch.look()?;
-    Ok(Answer::fine(if scope.json {
-        json::of(&document(&watch))?
+    sampler.sample()?;
+    let text = if scope.json {
+        json::of(&document(&sampler))?
     } else {
-        frame::text(&watch)?
-    }))
+        frame::text(&sampler)?
+    };
+    Ok(Answer::fine(text))
 }
 
-fn document(watch: &Watch) -> json::Document {
-    let mut document = json::Document::of(watch.report());
-    for (channel, seen) in document.channels.iter_mut().zip(&watch.report().channels) {
-        channel.messages_per_second = Some(watch.rate(seen));
+fn document(sampler: &Sampler) -> json::Document {
+    let report = sampler.report();
+    let mut document = json::Document::of(report);
+    for (channel, sampled) in document.channels.iter_mut().zip(&report.channels) {
+        channel.messages_per_second = Some(sampler.rate(sampled));
     }
     document
 }
