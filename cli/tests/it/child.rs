@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// What a child does.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// Builds a provider and serves [`Ask`] requests.
+    /// Builds a provider and serves [`Request`] requests.
     Owner { prefix: String, max_bytes: usize },
     /// Attaches to messages, answers, and holds them until the socket closes.
     Subscriber {
@@ -43,7 +43,7 @@ pub(crate) enum Task {
 
 /// A request to an owner.
 #[derive(Serialize, Deserialize)]
-pub(crate) enum Ask {
+pub(crate) enum Request {
     Id,
     /// Publishes a message of this length, which the owner keeps: returns the descriptor, or the
     /// error.
@@ -98,7 +98,7 @@ impl Child {
             &format!("/opt/robot/{prefix} --device /dev/{prefix}0"),
             &task,
         );
-        let id = owner.ask::<u64>(&Ask::Id);
+        let id = owner.request::<u64>(&Request::Id);
         (owner, ProviderId::from_u64(id))
     }
 
@@ -109,17 +109,22 @@ impl Child {
             messages: messages.to_vec(),
         };
         let subscriber = Self::start_as("/opt/robot/viewer --topic /front/image", &task);
-        subscriber.hear::<()>();
+        subscriber.answer::<()>();
         subscriber
     }
 
-    pub(crate) fn ask<T: DeserializeOwned>(&self, what: &Ask) -> T {
-        wire::send(&self.link, what).unwrap();
-        self.hear()
+    /// Publishes a message of this length, which the owner keeps.
+    pub(crate) fn publish(&self, len: usize) -> Published {
+        self.request(&Request::Publish(len))
+    }
+
+    pub(crate) fn request<T: DeserializeOwned>(&self, request: &Request) -> T {
+        wire::send(&self.link, request).unwrap();
+        self.answer()
     }
 
     /// Waits for an answer. Fails the test if the child panics, exits or hangs instead.
-    pub(crate) fn hear<T: DeserializeOwned>(&self) -> T {
+    pub(crate) fn answer<T: DeserializeOwned>(&self) -> T {
         wire::expect(&self.link).unwrap()
     }
 
@@ -171,14 +176,14 @@ fn entry() {
                 .namespace(client.namespace())
                 .open(&channel)
                 .unwrap();
-            say_and_stay(&link);
+            answer_and_wait(&link);
         }
         Task::ChannelSubscriber { prefix, channel } => {
             let _subscriber = ChannelSubscriber::builder()
                 .namespace(&Namespace::new(&prefix).unwrap())
                 .open_timeout(&channel, Duration::ZERO)
                 .unwrap();
-            say_and_stay(&link);
+            answer_and_wait(&link);
         }
         Task::Sender { prefix, channel } => {
             let provider = Provider::builder()
@@ -187,7 +192,7 @@ fn entry() {
                 .unwrap();
             let mut sender = Sender::create(&provider, &channel).unwrap();
             sender.send_copy(b"last words").unwrap();
-            say_and_stay(&link);
+            answer_and_wait(&link);
         }
         Task::Session => session::run(&link),
     }
@@ -201,24 +206,23 @@ fn owner(link: &UnixStream, prefix: &str, max_bytes: usize) {
         .build()
         .unwrap();
     let mut messages = Vec::new();
-    while let Some(asked) = wire::receive(link).unwrap() {
-        match asked {
-            Ask::Id => wire::send(link, &provider.id().to_u64()).unwrap(),
-            Ask::Forget => {
+    while let Some(request) = wire::receive(link).unwrap() {
+        match request {
+            Request::Id => wire::send(link, &provider.id().to_u64()).unwrap(),
+            Request::Forget => {
                 messages.clear();
                 wire::send(link, &()).unwrap();
             }
-            Ask::Publish(len) => {
-                let published: Published = provider
-                    .alloc(len)
-                    .map_err(|error| error.to_string())
-                    .map(|buffer| {
-                        messages.push(buffer.freeze());
-                        messages[messages.len() - 1]
-                            .descriptor()
-                            .unwrap()
-                            .to_bytes()
-                    });
+            Request::Publish(len) => {
+                let published: Published = match provider.alloc(len) {
+                    Ok(buffer) => {
+                        let message = buffer.freeze();
+                        let descriptor = message.descriptor().unwrap();
+                        messages.push(message);
+                        Ok(descriptor.to_bytes())
+                    }
+                    Err(error) => Err(error.to_string()),
+                };
                 wire::send(link, &published).unwrap();
             }
         }
@@ -227,16 +231,15 @@ fn owner(link: &UnixStream, prefix: &str, max_bytes: usize) {
 
 fn subscriber(link: &UnixStream, prefix: &str, messages: &[[u8; Descriptor::SIZE]]) {
     let client = Client::in_namespace(&Namespace::new(prefix).unwrap());
-    let attach = |bytes: &[u8; Descriptor::SIZE]| {
-        client
-            .attach(&Descriptor::from_bytes(*bytes).unwrap())
-            .unwrap()
-    };
-    let _views: Vec<_> = messages.iter().map(attach).collect();
-    say_and_stay(link);
+    let mut views = Vec::new();
+    for bytes in messages {
+        let descriptor = Descriptor::from_bytes(*bytes).unwrap();
+        views.push(client.attach(&descriptor).unwrap());
+    }
+    answer_and_wait(link);
 }
 
-fn say_and_stay(link: &UnixStream) {
+fn answer_and_wait(link: &UnixStream) {
     wire::send(link, &()).unwrap();
     assert!(wire::receive::<()>(link).unwrap().is_none());
 }

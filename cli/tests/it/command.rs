@@ -9,13 +9,13 @@ use std::process::{Command, Output};
 
 /// The command's output and exit code.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Said {
+pub(crate) struct Printed {
     pub(crate) text: String,
     pub(crate) errors: String,
     pub(crate) code: i32,
 }
 
-impl Said {
+impl Printed {
     /// Returns the output, if it succeeded.
     pub(crate) fn fine(self) -> String {
         assert_eq!((self.code, &self.errors[..]), (0, ""), "{}", self.text);
@@ -30,20 +30,21 @@ impl Said {
     /// Returns the line with this word, if it succeeded.
     pub(crate) fn line(self, word: &str) -> String {
         let text = self.fine();
-        text.lines()
-            .find(|line| line.contains(word))
-            .unwrap_or_else(|| panic!("no {word}:\n{text}"))
-            .to_owned()
+        for line in text.lines() {
+            if line.contains(word) {
+                return line.to_owned();
+            }
+        }
+        panic!("no {word}:\n{text}");
     }
 }
 
-impl From<Output> for Said {
+impl From<Output> for Printed {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        let code = output
-            .status
-            .code()
-            .unwrap_or_else(|| panic!("{}", output.status));
+        let Some(code) = output.status.code() else {
+            panic!("{}", output.status);
+        };
         Self {
             text: text(output.stdout),
             errors: text(output.stderr),
@@ -59,7 +60,7 @@ pub(crate) fn shm_pool(arguments: &[&str]) -> Command {
     command
 }
 
-pub(crate) fn run(arguments: &[&str]) -> Said {
+pub(crate) fn run(arguments: &[&str]) -> Printed {
     shm_pool(arguments).output().unwrap().into()
 }
 
@@ -77,7 +78,7 @@ impl Names {
     }
 
     /// Runs the command for this prefix only.
-    pub(crate) fn run(&self, arguments: &[&str]) -> Said {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Printed {
         run(&[&["--prefix", &self.prefix], arguments].concat())
     }
 

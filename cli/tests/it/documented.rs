@@ -1,6 +1,6 @@
 //! Compares the README's JSON tables with the command's output.
 
-use crate::child::{Ask, Child, Published};
+use crate::child::Child;
 use crate::command::Names;
 use serde_json::Value;
 use shm_pool::channel::{OnEnd, Publisher, Subscriber};
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 fn readme_lists_every_field() {
     let names = Names::new("fields");
     let (owner, _) = Child::owner(&names.prefix, 4 << 20);
-    let message = owner.ask::<Published>(&Ask::Publish(1 << 20)).unwrap();
+    let message = owner.publish(1 << 20).unwrap();
     let subscriber = Child::subscriber(&names.prefix, &[message]);
     Child::owner(&names.prefix, 4 << 20).0.kill();
     let provider = names.provider().build().unwrap();
@@ -36,18 +36,8 @@ fn readme_lists_every_field() {
     let (_, tables) = include_str!("../../README.md")
         .split_once("## JSON")
         .unwrap();
-    let is_field = |text: &&str| {
-        text.bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
-    };
-    // Between backticks; without what stands between brackets, if that names values or commands.
-    let rows = tables
-        .lines()
-        .filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
-    let named = rows
-        .flat_map(|(_, fields)| fields.split('`').skip(1).step_by(2))
-        .filter(is_field);
-    let values = [
+    // Values and commands stand between backticks as fields do.
+    let not_fields = [
         "alive",
         "starting",
         "dead",
@@ -59,23 +49,46 @@ fn readme_lists_every_field() {
         "top",
         "null",
     ];
-    let documented: BTreeSet<_> = named
-        .filter(|name| !values.contains(name))
-        .map(str::to_owned)
-        .collect();
+    let mut documented = BTreeSet::new();
+    for line in tables.lines() {
+        let Some(row) = line.strip_prefix("| ") else {
+            continue;
+        };
+        let Some((_, described)) = row.split_once(" | ") else {
+            continue;
+        };
+        // Every second part is between backticks.
+        for name in described.split('`').skip(1).step_by(2) {
+            if is_name(name) && !not_fields.contains(&name) {
+                documented.insert(name.to_owned());
+            }
+        }
+    }
     assert_eq!(documented, fields);
     names.run(&["sweep", "--yes"]).fine();
     subscriber.shut_down();
     owner.shut_down();
 }
 
+fn is_name(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+}
+
+/// Adds the names of all fields in the value.
 fn collect(value: &Value, fields: &mut BTreeSet<String>) {
     match value {
-        Value::Object(parts) => parts.iter().for_each(|(name, part)| {
-            fields.insert(name.clone());
-            collect(part, fields);
-        }),
-        Value::Array(parts) => parts.iter().for_each(|part| collect(part, fields)),
+        Value::Object(parts) => {
+            for (name, part) in parts {
+                fields.insert(name.clone());
+                collect(part, fields);
+            }
+        }
+        Value::Array(parts) => {
+            for part in parts {
+                collect(part, fields);
+            }
+        }
         _ => {}
     }
 }

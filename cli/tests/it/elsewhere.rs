@@ -1,15 +1,15 @@
 //! From inside a container that shares /dev/shm, processes outside count as alive because of their
 //! locks, and are reported as not visible.
 
-use crate::child::{Ask, Child, Published};
-use crate::command::{shm_pool, Names, Said};
+use crate::child::Child;
+use crate::command::{shm_pool, Names, Printed};
 use crate::own_shm::{is_root, skip};
 use serde_json::Value;
 use std::process::Command;
 
 /// Runs the command in PID and mount namespaces of its own, through `unshare`. Returns `None` where
 /// that is not possible.
-fn elsewhere(names: &Names, arguments: &[&str]) -> Option<Said> {
+fn elsewhere(names: &Names, arguments: &[&str]) -> Option<Printed> {
     let program = shm_pool(&[&["--prefix", &names.prefix], arguments].concat());
     let mut unshare = Command::new("unshare");
     unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
@@ -38,7 +38,7 @@ fn elsewhere(names: &Names, arguments: &[&str]) -> Option<Said> {
 fn owner_in_other_pid_namespace() {
     let names = Names::new("elsewhere");
     let (owner, id) = Child::owner(&names.prefix, 4 << 20);
-    let message = owner.ask::<Published>(&Ask::Publish(1 << 20)).unwrap();
+    let message = owner.publish(1 << 20).unwrap();
     let subscriber = Child::subscriber(&names.prefix, &[message]);
     let Some(ls) = elsewhere(&names, &["ls", "--json"]) else {
         return;

@@ -1,4 +1,4 @@
-//! `completions` and `man`: what they print and write.
+//! `completions` and `man`: their output and files.
 
 use crate::command::run;
 use std::collections::BTreeSet;
@@ -83,8 +83,8 @@ fn bash_completes() {
 fn manual_pages() {
     let directory = Directory::new("man");
     let pages = directory.0.join("share/man/man1");
-    let said = run(&["man", pages.to_str().unwrap()]);
-    assert_eq!(said.fine(), "");
+    let printed = run(&["man", pages.to_str().unwrap()]);
+    assert_eq!(printed.fine(), "");
 
     let mut expected = BTreeSet::from(["shm-pool.1".to_owned()]);
     for command in COMMANDS {

@@ -1,6 +1,6 @@
-//! `ls`, `show` and `who`: what they print about stopped peers, owners and channels; exit codes.
+//! `ls`, `show` and `who`: their output about stopped peers, owners and channels; exit codes.
 
-use crate::child::{Ask, Child, Published, Task};
+use crate::child::{Child, Request, Task};
 use crate::command::{run, shm_pool, Names};
 use serde_json::{json, Value};
 use shm_pool::channel::{Publisher, Sender};
@@ -34,9 +34,9 @@ fn removed_names() {
 fn frozen_subscriber() {
     let names = Names::new("frozen");
     let (owner, _) = Child::owner(&names.prefix, 1 << 20);
-    let message = owner.ask::<Published>(&Ask::Publish(1000)).unwrap();
+    let message = owner.publish(1000).unwrap();
     let subscriber = Child::subscriber(&names.prefix, &[message]);
-    owner.ask::<()>(&Ask::Forget);
+    owner.request::<()>(&Request::Forget);
     for version in [1, 2] {
         let frozen = match Frozen::new(version, subscriber.id()) {
             Ok(frozen) => frozen,
@@ -118,9 +118,9 @@ impl Drop for Frozen {
 fn stopped_subscriber() {
     let names = Names::new("stopped");
     let (owner, id) = Child::owner(&names.prefix, 64 << 20);
-    let message = owner.ask::<Published>(&Ask::Publish(40 << 20)).unwrap();
+    let message = owner.publish(40 << 20).unwrap();
     let subscriber = Child::subscriber(&names.prefix, &[message, message]);
-    owner.ask::<()>(&Ask::Forget);
+    owner.request::<()>(&Request::Forget);
     subscriber.stop();
 
     let line = names.run(&["who", "--for", "10ms"]).line("STOPPED");
@@ -189,7 +189,9 @@ fn channels() {
         .capacity(8)
         .create(&provider, "alone")
         .unwrap();
-    (0..3).for_each(|_| alone.send_copy(b"early").unwrap());
+    for _ in 0..3 {
+        alone.send_copy(b"early").unwrap();
+    }
     let mut many = Publisher::builder()
         .max_subscribers(4)
         .capacity(4)
@@ -199,8 +201,10 @@ fn channels() {
         prefix: names.prefix.clone(),
         channel: "many".to_owned(),
     });
-    receiver.hear::<()>();
-    (0..4).for_each(|number| assert_eq!(many.try_send_copy(&[number]).unwrap().receivers, 1));
+    receiver.answer::<()>();
+    for number in 0..4 {
+        assert_eq!(many.try_send_copy(&[number]).unwrap().receivers, 1);
+    }
 
     let ls = names.run(&["ls", "--json"]).json();
     let [alone, many] = &ls["channels"].as_array().unwrap()[..] else {
@@ -275,7 +279,7 @@ fn receiver_borrowed() {
         prefix: names.prefix.clone(),
         channel: "frames".to_owned(),
     });
-    receiver.hear::<()>();
+    receiver.answer::<()>();
     receiver.stop();
     for _ in 0..2 {
         assert_eq!(
@@ -404,17 +408,19 @@ fn exit_codes() {
         &["who", "--for", "soon"],
         &["top", "--interval", "1ms"],
     ] {
-        let said = names.run(wrong);
+        let printed = names.run(wrong);
         assert!(
-            said.code == 2 && said.text.is_empty() && !said.errors.is_empty(),
-            "{said:?}"
+            printed.code == 2 && printed.text.is_empty() && !printed.errors.is_empty(),
+            "{printed:?}"
         );
     }
     for command in ["ls", "who", "sweep", "top"] {
-        let said = run(&[command, "--directory", "/nowhere/at/all"]);
+        let printed = run(&[command, "--directory", "/nowhere/at/all"]);
         assert!(
-            said.code == 1 && said.errors.contains("/nowhere/at/all") && said.text.is_empty(),
-            "{said:?}"
+            printed.code == 1
+                && printed.errors.contains("/nowhere/at/all")
+                && printed.text.is_empty(),
+            "{printed:?}"
         );
     }
     let (owner, _) = Child::owner(&names.prefix, 1 << 20);
@@ -461,9 +467,12 @@ fn broken_pipe() {
 #[test]
 fn invalid_prefixes() {
     for prefix in ["", "a..b", "a b"] {
-        let said = run(&["--prefix", prefix, "sweep", "--yes"]);
+        let printed = run(&["--prefix", prefix, "sweep", "--yes"]);
         let library = shm_pool::Namespace::new(prefix).unwrap_err().to_string();
-        assert!(said.code == 2 && said.errors.contains(&library), "{said:?}");
+        assert!(
+            printed.code == 2 && printed.errors.contains(&library),
+            "{printed:?}"
+        );
     }
 }
 
@@ -476,7 +485,7 @@ fn control_characters_are_escaped() {
         max_bytes: 1 << 20,
     };
     let owner = Child::start_as("/bin/\u{202e}tac\u{2066}\u{200f}\u{9b}x", &task);
-    let id = owner.ask::<u64>(&Ask::Id);
+    let id = owner.request::<u64>(&Request::Id);
     let id = format!("{id:016x}");
     for command in [
         &["ls"][..],
@@ -495,10 +504,10 @@ fn control_characters_are_escaped() {
             "{command:?}"
         );
     }
-    let said = run(&["--directory", "/no/\u{202e}where", "ls"]);
+    let printed = run(&["--directory", "/no/\u{202e}where", "ls"]);
     assert!(
-        said.errors.contains("\\u{202e}") && !said.errors.contains('\u{202e}'),
-        "{said:?}"
+        printed.errors.contains("\\u{202e}") && !printed.errors.contains('\u{202e}'),
+        "{printed:?}"
     );
     owner.shut_down();
 }
@@ -506,6 +515,10 @@ fn control_characters_are_escaped() {
 /// Error messages include their causes.
 #[test]
 fn causes_are_printed() {
-    let said = run(&["ls", "--directory", "/nowhere/at/all"]);
-    assert_eq!(said.errors.matches("os error 2").count(), 1, "{said:?}");
+    let printed = run(&["ls", "--directory", "/nowhere/at/all"]);
+    assert_eq!(
+        printed.errors.matches("os error 2").count(),
+        1,
+        "{printed:?}"
+    );
 }

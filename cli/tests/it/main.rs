@@ -15,7 +15,8 @@ mod damaged;
 mod documented;
 mod elsewhere;
 mod generate;
-mod looks;
+mod inspection;
+
 mod session;
 mod sweep;
 mod top;

@@ -3,8 +3,8 @@
 //!
 //! `cargo test session -- --nocapture` prints the commands and their output.
 
-use crate::child::{Ask, Child, Published, Task};
-use crate::command::{run as run_command, Said};
+use crate::child::{Child, Request, Task};
+use crate::command::{run as run_command, Printed};
 use crate::own_shm::{give_shm, skip};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -21,7 +21,7 @@ fn readme_session() {
         give_shm(command, b"size=61m,mode=1777\0")
     }) {
         Ok(session) => {
-            println!("{}", session.hear::<String>());
+            println!("{}", session.answer::<String>());
             session.finish();
         }
         Err(error) => skip(&format!("no mount namespace of our own: {error}")),
@@ -31,15 +31,18 @@ fn readme_session() {
 /// The child's role, in a process whose /dev/shm has 61 MiB.
 pub(crate) fn run(link: &UnixStream) {
     let (yesterday, dead) = Child::owner("lidar", 32 * MIB);
-    yesterday.ask::<Published>(&Ask::Publish(20 * MIB)).unwrap();
+    yesterday.publish(20 * MIB).unwrap();
     yesterday.kill();
     let (camera, _) = Child::owner("camera", 48 * MIB);
-    let frames = [(); 2].map(|()| camera.ask::<Published>(&Ask::Publish(20 * MIB)).unwrap());
+    let frames = [
+        camera.publish(20 * MIB).unwrap(),
+        camera.publish(20 * MIB).unwrap(),
+    ];
     let viewer = Child::subscriber("camera", &frames);
-    camera.ask::<()>(&Ask::Forget);
+    camera.request::<()>(&Request::Forget);
     viewer.stop();
     let mut transcript = df(&["-h"]);
-    let publish = |len: usize| camera.ask::<Published>(&Ask::Publish(len)).map(drop);
+    let publish = |len: usize| camera.publish(len).map(drop);
     assert!(
         publish(8 * MIB).unwrap_err().contains("/dev/shm has"),
         "it is full"
@@ -47,7 +50,7 @@ pub(crate) fn run(link: &UnixStream) {
 
     // Find out what fills /dev/shm.
     assert!(free() <= MIB, "{}", free());
-    let ls = tell(&mut transcript, &["ls", "--check"]);
+    let ls = record(&mut transcript, &["ls", "--check"]);
     assert_eq!(ls.code, 4);
     let line = |name: &str| {
         ls.text
@@ -64,28 +67,28 @@ pub(crate) fn run(link: &UnixStream) {
 
     // See what can be removed.
     let before = procfs::objects("");
-    let plan = tell(&mut transcript, &["sweep"]).fine();
+    let plan = record(&mut transcript, &["sweep"]).fine();
     assert!(
         plan.contains("would remove 2 objects, 20.") && plan.contains(&dead.to_string()),
         "{plan}"
     );
     assert_eq!(procfs::objects(""), before);
     let full = free();
-    assert!(tell(&mut transcript, &["sweep", "--yes"])
+    assert!(record(&mut transcript, &["sweep", "--yes"])
         .fine()
         .starts_with("removed 2 objects, 20."));
-    assert!(free() >= full + 20 * MIB && tell(&mut transcript, &["ls", "--check"]).code == 0);
+    assert!(free() >= full + 20 * MIB && record(&mut transcript, &["ls", "--check"]).code == 0);
     publish(8 * MIB).expect("room for one more");
 
     // Find out which process holds the rest. The pool is at its cap.
-    camera.ask::<()>(&Ask::Forget);
+    camera.request::<()>(&Request::Forget);
     assert!(publish(20 * MIB).unwrap_err().contains("leased"));
-    let who = tell(&mut transcript, &["who"]).line("STOPPED");
+    let who = record(&mut transcript, &["who"]).line("STOPPED");
     assert!(
         who.contains("40.0 MiB in 2") && who.contains("≥ 1s"),
         "{who}"
     );
-    let top = tell(&mut transcript, &["top", "--once"]).fine();
+    let top = record(&mut transcript, &["top", "--once"]).fine();
     assert_eq!(
         top.lines()
             .filter(|line| line.contains("STOPPED") || line.contains('█'))
@@ -101,9 +104,9 @@ pub(crate) fn run(link: &UnixStream) {
     for _ in 0..2 {
         publish(20 * MIB).expect("what the dead one leased comes back");
     }
-    camera.ask::<()>(&Ask::Forget);
+    camera.request::<()>(&Request::Forget);
     transcript += &format!("$ kill -9 {holder}\n\n");
-    let healthy = tell(&mut transcript, &["ls", "--check"]).fine();
+    let healthy = record(&mut transcript, &["ls", "--check"]).fine();
     assert!(
         !healthy.contains("lidar") && !healthy.contains("orphan"),
         "{healthy}"
@@ -114,10 +117,10 @@ pub(crate) fn run(link: &UnixStream) {
 }
 
 /// Runs the command, and records the operator's view.
-fn tell(transcript: &mut String, arguments: &[&str]) -> Said {
-    let said = run_command(arguments);
-    *transcript += &format!("$ shm-pool {}\n{}\n", arguments.join(" "), said.text);
-    said
+fn record(transcript: &mut String, arguments: &[&str]) -> Printed {
+    let printed = run_command(arguments);
+    *transcript += &format!("$ shm-pool {}\n{}\n", arguments.join(" "), printed.text);
+    printed
 }
 
 /// Returns the output of `df` for /dev/shm, as the operator sees it.
@@ -131,7 +134,7 @@ fn df(options: &[&str]) -> String {
         "$ df {} {}\n{}\n",
         options.join(" "),
         procfs::OBJECTS,
-        Said::from(df).fine()
+        Printed::from(df).fine()
     )
 }
 

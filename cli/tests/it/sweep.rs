@@ -1,8 +1,8 @@
 //! `sweep`: lists what it would remove, removes exactly that with `--yes`, and spares what is
 //! alive.
 
-use crate::child::{Ask, Child, Published, Task};
-use crate::command::{shm_pool, Names, Said};
+use crate::child::{Child, Task};
+use crate::command::{shm_pool, Names, Printed};
 use serde_json::Value;
 use shm_pool::channel::Receiver;
 use std::fs;
@@ -11,21 +11,17 @@ use std::path::Path;
 
 /// Returns the objects with their inodes and change times.
 fn state(names: &Names) -> Vec<(String, u64, i64, i64)> {
-    let metadata = |name: &String| fs::metadata(format!("/dev/shm/{name}")).unwrap();
-    let objects = names
-        .objects()
-        .into_iter()
-        .map(|name| (metadata(&name), name));
-    objects
-        .map(|(metadata, name)| {
-            (
-                name,
-                metadata.ino(),
-                metadata.ctime(),
-                metadata.ctime_nsec(),
-            )
-        })
-        .collect()
+    let mut state = Vec::new();
+    for name in names.objects() {
+        let metadata = fs::metadata(format!("/dev/shm/{name}")).unwrap();
+        state.push((
+            name,
+            metadata.ino(),
+            metadata.ctime(),
+            metadata.ctime_nsec(),
+        ));
+    }
+    state
 }
 
 /// A dry run deletes nothing, and `--yes` removes what the dry run listed.
@@ -33,22 +29,22 @@ fn state(names: &Names) -> Vec<(String, u64, i64, i64)> {
 fn dry_run_and_yes() {
     let names = Names::new("sweep");
     let (dead, id) = Child::owner(&names.prefix, 16 << 20);
-    dead.ask::<Published>(&Ask::Publish(3 << 20)).unwrap();
+    dead.publish(3 << 20).unwrap();
     let (living, other) = Child::owner(&names.prefix, 16 << 20);
-    living.ask::<Published>(&Ask::Publish(3 << 20)).unwrap();
+    living.publish(3 << 20).unwrap();
     dead.kill();
 
     let before = state(&names);
-    let said = names.run(&["sweep"]).fine();
+    let printed = names.run(&["sweep"]).fine();
     let promised = names.run(&["sweep", "--json"]).json();
     assert_eq!(state(&names), before);
     assert!(
-        said.contains(&id.to_string()) && !said.contains(&other.to_string()),
-        "{said}"
+        printed.contains(&id.to_string()) && !printed.contains(&other.to_string()),
+        "{printed}"
     );
     assert!(
-        said.contains("would remove 2 objects, ") && said.contains("--yes"),
-        "{said}"
+        printed.contains("would remove 2 objects, ") && printed.contains("--yes"),
+        "{printed}"
     );
     assert_eq!(
         (&promised["done"], &promised["objects"]),
@@ -70,7 +66,7 @@ fn dry_run_and_yes() {
     assert_eq!(names.objects().len(), 2);
     assert_eq!(names.run(&["sweep", "--yes"]).fine(), "nothing to remove\n");
     assert_eq!(
-        living.ask::<Published>(&Ask::Publish(1_000)).map(drop),
+        living.publish(1_000).map(drop),
         Ok(()),
         "it has noticed nothing"
     );
@@ -103,10 +99,10 @@ fn sweep_of_one_prefix() {
         "--prefix",
         &two.prefix,
     ]);
-    let said = Said::from(relative.current_dir("/dev").output().unwrap()).fine();
+    let printed = Printed::from(relative.current_dir("/dev").output().unwrap()).fine();
     assert!(
-        said.contains("removed 1 object, ") && two.objects().is_empty(),
-        "{said}"
+        printed.contains("removed 1 object, ") && two.objects().is_empty(),
+        "{printed}"
     );
 }
 
@@ -118,20 +114,18 @@ fn sweep_keeps_read_segments() {
         prefix: names.prefix.clone(),
         channel: "c".to_owned(),
     });
-    sender.hear::<()>();
+    sender.answer::<()>();
     let mut receiver = Receiver::builder()
         .namespace(&names.namespace())
         .open("c")
         .unwrap();
     sender.kill();
-    let (before, kept) = (
-        state(&names),
-        format!("kept {}.c: it is dead", names.prefix),
-    );
-    let said = names.run(&["sweep", "--yes"]).fine();
+    let before = state(&names);
+    let kept = format!("kept {}.c: it is dead", names.prefix);
+    let printed = names.run(&["sweep", "--yes"]).fine();
     assert!(
-        said.starts_with("nothing to remove\nkept ") && said.contains(&kept),
-        "{said}"
+        printed.starts_with("nothing to remove\nkept ") && printed.contains(&kept),
+        "{printed}"
     );
     assert_eq!(
         names.run(&["sweep", "--json"]).json()["kept"]
@@ -158,9 +152,9 @@ fn sweep_keeps_damaged_objects() {
         "0000000000000003.ctl",
     ]
     .map(|kind| names.path(kind));
-    files
-        .iter()
-        .for_each(|path| fs::write(path, [0x5a; 8_192]).unwrap());
+    for path in &files {
+        fs::write(path, [0x5a; 8_192]).unwrap();
+    }
     let damaged = [
         "0000000000000003",
         "noise",
@@ -170,11 +164,14 @@ fn sweep_keeps_damaged_objects() {
     let ls = names.run(&["ls"]).fine();
     assert_eq!(ls.matches("damaged").count(), 3, "{ls}");
     for command in [&["sweep"][..], &["sweep", "--yes"]] {
-        let said = names.run(command).fine();
+        let printed = names.run(command).fine();
         let kept = damaged
             .iter()
-            .all(|name| said.contains(&format!("kept {name}: it is damaged")));
-        assert!(kept && said.starts_with("nothing to remove\n"), "{said}");
+            .all(|name| printed.contains(&format!("kept {name}: it is damaged")));
+        assert!(
+            kept && printed.starts_with("nothing to remove\n"),
+            "{printed}"
+        );
         let json = names.run(&[command, &["--json"]].concat()).json();
         assert_eq!(json["damaged"], Value::from(damaged.to_vec()), "{json}");
     }

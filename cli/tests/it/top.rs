@@ -1,6 +1,6 @@
 //! `top`: one frame as text, and the screen in a real terminal.
 
-use crate::child::{Ask, Child, Published, Task};
+use crate::child::{Child, Task};
 use crate::command::{shm_pool, Names};
 use nix::fcntl::OFlag;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -29,7 +29,7 @@ fn one_frame_fits_80_by_24() {
     let names = Names::new("top-once");
     let (owner, id) = Child::owner(&names.prefix, 64 << 20);
     let lengths = [40 << 20, 3 << 20, 100_000];
-    let messages = lengths.map(|len| owner.ask::<Published>(&Ask::Publish(len)).unwrap());
+    let messages = lengths.map(|len| owner.publish(len).unwrap());
     let subscriber = Child::subscriber(&names.prefix, &messages);
     subscriber.stop();
     let frame = names.run(&["top", "--once", "--interval", "100ms"]).fine();
@@ -72,17 +72,19 @@ fn one_frame_fits_80_by_24() {
 fn message_rates() {
     let names = Names::new("top-rates");
     let provider = names.provider().build().unwrap();
-    let [mut busy, mut quiet] =
-        ["busy", "quiet"].map(|name| Publisher::create(&provider, name).unwrap());
+    let mut busy = Publisher::create(&provider, "busy").unwrap();
+    let mut quiet = Publisher::create(&provider, "quiet").unwrap();
     let receivers = ["busy", "quiet"].map(|channel| {
         let receiver = Child::start(&Task::ChannelSubscriber {
             prefix: names.prefix.clone(),
             channel: channel.to_owned(),
         });
-        receiver.hear::<()>();
+        receiver.answer::<()>();
         receiver
     });
-    (0..3).for_each(|_| assert_eq!(quiet.try_send_copy(b"before").unwrap().receivers, 1));
+    for _ in 0..3 {
+        assert_eq!(quiet.try_send_copy(b"before").unwrap().receivers, 1);
+    }
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let at_the_end = End(&is_over);
@@ -91,7 +93,7 @@ fn message_rates() {
                 busy.try_send_copy(b"again").unwrap();
             }
         });
-        // On a busy machine, the sender may not run between two looks.
+        // On a busy machine, the sender may not run between two samples.
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let top = names.run(&["top", "--json", "--interval", "100ms"]).json();
@@ -108,7 +110,9 @@ fn message_rates() {
         }
         drop(at_the_end);
     });
-    receivers.into_iter().for_each(Child::shut_down);
+    for receiver in receivers {
+        receiver.shut_down();
+    }
 }
 
 /// Stops the other thread on drop, even if the test fails.
@@ -202,7 +206,8 @@ impl Screen {
         let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
-        let (path, no_tty) = (ptsname_r(&master).unwrap(), OFlag::O_NOCTTY.bits());
+        let path = ptsname_r(&master).unwrap();
+        let no_tty = OFlag::O_NOCTTY.bits();
         let slave = File::options()
             .read(true)
             .write(true)

@@ -1,6 +1,6 @@
 //! Long names and many processes do not make tables too wide for a terminal.
 
-use crate::child::{Ask, Child, Published, Task};
+use crate::child::{Child, Task};
 use crate::command::Names;
 use shm_pool::channel::Publisher;
 
@@ -29,7 +29,7 @@ fn long_names_and_many_processes() {
     let (owner, id) = Child::owner(&names.prefix, 64 << 20);
     let mut messages = Vec::new();
     for _ in 0..5 {
-        messages.push(owner.ask::<Published>(&Ask::Publish(1 << 20)).unwrap());
+        messages.push(owner.publish(1 << 20).unwrap());
     }
     let mut subscribers = Vec::new();
     for _ in 0..5 {
@@ -51,7 +51,7 @@ fn long_names_and_many_processes() {
         let name =
             format!("/opt/robot/perception_pipeline --stage segmentation_of_frames_{number}");
         let receiver = Child::start_as(&name, &task);
-        receiver.hear::<()>();
+        receiver.answer::<()>();
         receiver.stop();
         receivers.push(receiver);
     }
