@@ -42,54 +42,95 @@ struct Options {
 const PEERS: &str = "run --release --manifest-path benches/peers/Cargo.toml --";
 const PUBSUB: &str = "bench -p shm-pool-zenoh --bench zenoh_pubsub --";
 
-/// What cargo runs, and the options of a measurement and of a check.
-const BENCHES: [(&str, &str, &str); 15] = [
-    ("bench --bench shm_pool --", "", "--test"),
-    ("bench --bench at_the_cap --", "--messages 5000", "--quick"),
-    (
-        "bench --bench at_the_cap --",
-        "--fits --fitted 20000 --seeds 2",
-        "",
-    ),
-    (
-        "bench --bench backpressure --",
-        "--waits 2000 --refusals 5000",
-        "--quick",
-    ),
-    ("bench --bench fanout --", "", "--quick"),
-    ("bench --bench rtt --", "", "--quick"),
-    ("bench --bench receiver_latency --", "--rounds 3", "--quick"),
-    (PEERS, "", "--quick"),
-    (PUBSUB, "--rounds 5", "--quick"),
-    (
-        PUBSUB,
-        "--load saturated --messages 3000 --rounds 40",
-        "--load saturated --messages 500 --rounds 1",
-    ),
-    (
-        PUBSUB,
-        "--load paced --messages 2000 --rounds 7",
-        "--load paced --messages 200 --rounds 1",
-    ),
-    (
-        PUBSUB,
-        "--load flat-out --messages 20000 --rounds 7",
-        "--load flat-out --messages 500 --rounds 1",
-    ),
-    (PUBSUB, "--load first --rounds 7", "--load first --rounds 1"),
-    (
-        PUBSUB,
-        "--load killed --messages 10000",
-        "--load killed --messages 10000",
-    ),
-    (
-        "bench -p shm-pool-zenoh --bench zenoh_cases --",
-        "",
-        "--quick",
-    ),
+/// A bench.
+struct Bench {
+    /// What cargo runs.
+    cargo: &'static str,
+    /// The options of a measurement.
+    full: &'static str,
+    /// The options of a check. A bench without them is not checked.
+    quick: &'static str,
+}
+
+const BENCHES: [Bench; 15] = [
+    Bench {
+        cargo: "bench --bench shm_pool --",
+        full: "",
+        quick: "--test",
+    },
+    Bench {
+        cargo: "bench --bench at_the_cap --",
+        full: "--messages 5000",
+        quick: "--quick",
+    },
+    Bench {
+        cargo: "bench --bench at_the_cap --",
+        full: "--fits --fitted 20000 --seeds 2",
+        quick: "",
+    },
+    Bench {
+        cargo: "bench --bench backpressure --",
+        full: "--waits 2000 --refusals 5000",
+        quick: "--quick",
+    },
+    Bench {
+        cargo: "bench --bench fanout --",
+        full: "",
+        quick: "--quick",
+    },
+    Bench {
+        cargo: "bench --bench rtt --",
+        full: "",
+        quick: "--quick",
+    },
+    Bench {
+        cargo: "bench --bench receiver_latency --",
+        full: "--rounds 3",
+        quick: "--quick",
+    },
+    Bench {
+        cargo: PEERS,
+        full: "",
+        quick: "--quick",
+    },
+    Bench {
+        cargo: PUBSUB,
+        full: "--rounds 5",
+        quick: "--quick",
+    },
+    Bench {
+        cargo: PUBSUB,
+        full: "--load saturated --messages 3000 --rounds 40",
+        quick: "--load saturated --messages 500 --rounds 1",
+    },
+    Bench {
+        cargo: PUBSUB,
+        full: "--load paced --messages 2000 --rounds 7",
+        quick: "--load paced --messages 200 --rounds 1",
+    },
+    Bench {
+        cargo: PUBSUB,
+        full: "--load flat-out --messages 20000 --rounds 7",
+        quick: "--load flat-out --messages 500 --rounds 1",
+    },
+    Bench {
+        cargo: PUBSUB,
+        full: "--load first --rounds 7",
+        quick: "--load first --rounds 1",
+    },
+    Bench {
+        cargo: PUBSUB,
+        full: "--load killed --messages 10000",
+        quick: "--load killed --messages 10000",
+    },
+    Bench {
+        cargo: "bench -p shm-pool-zenoh --bench zenoh_cases --",
+        full: "",
+        quick: "--quick",
+    },
 ];
 
-/// Everything that is written down of a run.
+/// The record of a run.
 #[derive(Default, Serialize, Deserialize)]
 struct Run {
     machine: String,
@@ -107,11 +148,12 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Fallible {
     env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
     let file = Path::new("benches/figures.json");
-    let mut all: Run = match options.render || !options.only.is_empty() {
-        true => serde_json::from_str(&fs::read_to_string(file).unwrap_or("{}".to_owned()))
-            .unwrap_or_default(),
-        false => Run::default(),
-    };
+    let mut all = Run::default();
+    if options.render || !options.only.is_empty() {
+        // Without a record, or with one of another form, there is nothing to keep.
+        let recorded = fs::read_to_string(file).unwrap_or_default();
+        all = serde_json::from_str(&recorded).unwrap_or_default();
+    }
     if !options.render {
         measure(options, &mut all)?;
     }
@@ -120,31 +162,33 @@ fn run(options: &Options) -> Fallible {
     }
     fs::write(file, serde_json::to_string_pretty(&all)? + "\n")?;
     draw(&all)?;
-    fs::write(
-        "BENCHMARKS.md",
-        render(&fs::read_to_string("benches/BENCHMARKS.in.md")?, &all),
-    )?;
+    let template = fs::read_to_string("benches/BENCHMARKS.in.md")?;
+    fs::write("BENCHMARKS.md", render(&template, &all))?;
     Ok(())
 }
 
 /// Adds the figures of all benches. A table replaces the one of the same name.
 fn measure(options: &Options, all: &mut Run) -> Fallible {
     let lines = env::temp_dir().join(format!("shm-pool-figures-{}", std::process::id()));
-    let target =
-        fs::canonicalize(".")?.join(env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into()));
+    let target = env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
+    let target = fs::canonicalize(".")?.join(target);
     all.machine = Machine::now().caption();
-    let head = Command::new("git")
-        .args(["rev-parse", "--short", "HEAD"])
-        .output()?;
-    let head = String::from_utf8_lossy(&head.stdout).trim().to_owned();
+    let head = head()?;
     all.revision = match options.only.as_str() {
         "" => head,
         only => format!("{} (`{only}` at {head})", all.revision),
     };
-    for (cargo, full, quick) in BENCHES {
-        let arguments = if options.quick { quick } else { full };
-        let command = format!("cargo {cargo} {arguments}");
-        if !command.contains(&options.only) || (options.quick && quick.is_empty()) {
+    for bench in BENCHES {
+        if options.quick && bench.quick.is_empty() {
+            continue;
+        }
+        let arguments = if options.quick {
+            bench.quick
+        } else {
+            bench.full
+        };
+        let command = format!("cargo {} {arguments}", bench.cargo);
+        if !command.contains(&options.only) {
             continue;
         }
         println!("\n==> {command}");
@@ -172,77 +216,98 @@ fn measure(options: &Options, all: &mut Run) -> Fallible {
     Ok(())
 }
 
+/// Returns the short name of the revision that is checked out.
+fn head() -> Fallible<String> {
+    let mut git = Command::new("git");
+    git.args(["rev-parse", "--short", "HEAD"]);
+    let output = git.output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
 impl Run {
     fn table(&self, name: &str) -> Option<&Figures> {
         self.tables.iter().find(|table| table.name == name)
     }
 
-    /// The nanoseconds in a cell, by the start of its row and the head of its column.
+    /// Returns the nanoseconds in a cell, by the first cell of its row and the head of its column.
     fn time(&self, table: &str, row: &str, column: &str) -> Option<f64> {
         let table = self.table(table)?;
         let column = table.columns.iter().position(|head| head == column)?;
-        Nanoseconds::parse(
-            table
-                .rows
-                .iter()
-                .find(|cells| cells[0] == row)?
-                .get(column)?,
-        )
+        let row = table.rows.iter().find(|cells| cells[0] == row)?;
+        Nanoseconds::parse(row.get(column)?)
     }
 }
 
 /// Fills the tables into the template.
 fn render(template: &str, all: &Run) -> String {
-    let minutes = all
-        .commands
-        .iter()
-        .map(|(_, seconds)| seconds)
-        .sum::<u64>()
-        .div_ceil(60);
+    let mut seconds = 0;
+    for (_, took) in &all.commands {
+        seconds += took;
+    }
+    let minutes = seconds.div_ceil(60);
     let template = template
         .replace("{{machine}}", &all.machine)
-        .replace("{{revision}}", &all.revision);
-    let template = template.replace("{{minutes}}", &minutes.to_string());
-    let line = |line: &str| {
-        let Some(name) = line
-            .strip_prefix("{{")
-            .and_then(|line| line.strip_suffix("}}"))
-        else {
-            return line.to_owned();
-        };
-        let (name, columns) = name.split_once(" | ").unwrap_or((name, ""));
-        let columns: Vec<usize> = columns
-            .split_whitespace()
-            .filter_map(|column| column.parse().ok())
-            .collect();
-        all.table(name).map_or_else(
-            || format!("`{name}`: not measured."),
-            |table| markdown(table, &columns),
-        )
-    };
-    template.lines().map(|text| line(text) + "\n").collect()
+        .replace("{{revision}}", &all.revision)
+        .replace("{{minutes}}", &minutes.to_string());
+
+    let mut rendered = String::new();
+    for line in template.lines() {
+        match placeholder(line) {
+            Some(text) => rendered += &fill(text, all),
+            None => rendered += line,
+        }
+        rendered.push('\n');
+    }
+    rendered
 }
 
-/// All columns if none are given; the first is always shown.
-fn markdown(table: &Figures, columns: &[usize]) -> String {
-    let row = |cells: &[String]| {
-        let shown = (0..table.columns.len())
-            .filter(|at| *at == 0 || columns.is_empty() || columns.contains(at));
-        let cells = shown.map(|at| {
-            cells
-                .get(at)
-                .map_or("", String::as_str)
-                .replace("MISSED", "**missed**")
-        });
-        format!("| {} |", cells.collect::<Vec<_>>().join(" | "))
+/// Returns the text between the braces of a line that stands for a table.
+fn placeholder(line: &str) -> Option<&str> {
+    line.strip_prefix("{{")?.strip_suffix("}}")
+}
+
+/// Returns the table of a placeholder: a name, and perhaps the columns that are shown.
+fn fill(placeholder: &str, all: &Run) -> String {
+    let (name, columns) = match placeholder.split_once(" | ") {
+        Some((name, columns)) => (name, columns),
+        None => (placeholder, ""),
     };
-    let heads = row(&table.columns);
-    let rule = "|---".repeat(heads.matches(" | ").count() + 1) + "|";
-    [heads, rule]
-        .into_iter()
-        .chain(table.rows.iter().map(|cells| row(cells)))
-        .collect::<Vec<_>>()
-        .join("\n")
+    let mut shown = Vec::new();
+    for column in columns.split_whitespace() {
+        shown.extend(column.parse::<usize>());
+    }
+    match all.table(name) {
+        Some(table) => markdown(table, &shown),
+        None => format!("`{name}`: not measured."),
+    }
+}
+
+/// Formats these columns of a table, or all if none are given; the first is always shown.
+fn markdown(table: &Figures, shown: &[usize]) -> String {
+    let mut columns = Vec::new();
+    for column in 0..table.columns.len() {
+        if column == 0 || shown.is_empty() || shown.contains(&column) {
+            columns.push(column);
+        }
+    }
+    let mut lines = vec![
+        markdown_row(&table.columns, &columns),
+        "|---".repeat(columns.len()) + "|",
+    ];
+    for row in &table.rows {
+        lines.push(markdown_row(row, &columns));
+    }
+    lines.join("\n")
+}
+
+fn markdown_row(cells: &[String], columns: &[usize]) -> String {
+    let mut shown = Vec::new();
+    for column in columns {
+        // A row may be shorter than the head.
+        let cell = cells.get(*column).map_or("", String::as_str);
+        shown.push(cell.replace("MISSED", "**missed**"));
+    }
+    format!("| {} |", shown.join(" | "))
 }
 
 const COLOURS: [[u8; 3]; 8] = [
@@ -283,58 +348,52 @@ const QUANTILES: [&str; 6] = ["p50", "p99", "p99.9", "talc p50", "talc p99", "ta
 
 /// Draws the charts.
 fn draw(all: &Run) -> Fallible {
-    let chart = |file: &str, title: &str, names: &[&str], groups: Vec<Group>| {
-        let names: Vec<Bar> = names.iter().copied().zip(COLOURS).collect();
-        bars(
-            &Path::new("benches").join(file),
-            title,
-            &all.machine,
-            &names,
-            &groups,
-        )
-    };
-    let alloc = |size| {
-        (
-            size,
-            ALLOCATORS
-                .map(|name| all.time(&format!("alloc + drop, {size}"), name, "median"))
-                .into(),
-        )
-    };
-    let alloc: Vec<Group> = SIZES.map(alloc).into();
+    let mut groups = Vec::new();
+    for size in SIZES {
+        let table = format!("alloc + drop, {size}");
+        let times = ALLOCATORS.map(|name| all.time(&table, name, "median"));
+        groups.push((size, times.to_vec()));
+    }
     chart(
+        all,
         "alloc.svg",
         "Allocating and dropping one message, by its length",
         &ALLOCATORS,
-        alloc,
+        &groups,
     )?;
-    let trip = |size| {
-        (
-            size,
-            WAYS.map(|way| all.time("rtt", &format!("{way}, {size}"), "p50"))
-                .into(),
-        )
-    };
-    let trips: Vec<Group> = ["64 B", "4 KiB", "1 MiB"].map(trip).into();
+
+    let mut groups = Vec::new();
+    for size in ["64 B", "4 KiB", "1 MiB"] {
+        let times = WAYS.map(|way| all.time("rtt", &format!("{way}, {size}"), "p50"));
+        groups.push((size, times.to_vec()));
+    }
     chart(
+        all,
         "rtt.svg",
         "Round trips between two processes, by the length of a message (p50)",
         &WAYS,
-        trips,
+        &groups,
     )?;
-    let held = |held| {
-        (
-            held,
-            QUANTILES
-                .map(|quantile| all.time("at_the_cap", held, quantile))
-                .into(),
-        )
-    };
-    let held: Vec<Group> = HELD.map(held).into();
+
+    let mut groups = Vec::new();
+    for held in HELD {
+        let times = QUANTILES.map(|quantile| all.time("at_the_cap", held, quantile));
+        groups.push((held, times.to_vec()));
+    }
     chart(
+        all,
         "at_the_cap.svg",
         "An allocation at the cap, by the number of messages that are held",
         &QUANTILES,
-        held,
+        &groups,
     )
+}
+
+fn chart(all: &Run, file: &str, title: &str, names: &[&str], groups: &[Group]) -> Fallible {
+    let path = Path::new("benches").join(file);
+    let mut named: Vec<Bar> = Vec::new();
+    for (name, colour) in names.iter().zip(COLOURS) {
+        named.push((name, colour));
+    }
+    bars(&path, title, &all.machine, &named, groups)
 }
