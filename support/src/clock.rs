@@ -2,6 +2,7 @@
 
 use nix::time::{clock_gettime, ClockId};
 use std::hint::black_box;
+use std::thread;
 use std::time::Duration;
 
 /// Returns the nanoseconds of the monotonic clock.
@@ -28,8 +29,12 @@ fn read(clock: ClockId) -> u64 {
 
 /// Sleeps until the clock reaches a time. Wakes somewhat later, like any sleep.
 pub fn sleep_until(time: u64) {
-    while let Some(left) = time.checked_sub(now()).filter(|&left| left > 0) {
-        std::thread::sleep(Duration::from_nanos(left));
+    loop {
+        let left = time.saturating_sub(now());
+        if left == 0 {
+            return;
+        }
+        thread::sleep(Duration::from_nanos(left));
     }
 }
 

@@ -1,9 +1,9 @@
 //! By how much one subject of a bench differs from another, and whether that is more than noise.
 //!
-//! Rounds of both are made in turn, so each round gives a ratio of its own, and other load on the machine
-//! affects both sides alike. A goal is missed only if the interval that has the true median
-//! of the rounds' ratios with some 95 % is beyond it as a whole. One in forty rows is missed or met
-//! by chance alone. With fewer than six rounds the interval is what was seen, and tells little.
+//! Rounds of both are made in turn, so each round gives a ratio of its own, and other load on the
+//! machine affects both sides alike. A goal is missed only if the whole interval is beyond it that
+//! contains the true median of the rounds' ratios with some 95 %. One in forty rows is missed or met
+//! by chance alone. With fewer than six rounds, the interval is the whole range, and says little.
 
 use crate::latency::Spread;
 use crate::table::{table, Goal, Table};
@@ -18,30 +18,23 @@ pub struct Ratio {
 impl Ratio {
     /// Compares a figure of each round, ours and theirs.
     pub fn of(ours: &[f64], theirs: &[f64]) -> Self {
-        let mut ratios: Vec<_> = ours
-            .iter()
-            .zip(theirs)
-            .map(|(ours, theirs)| ours / theirs)
-            .collect();
+        let mut ratios = Vec::new();
+        for (ours, theirs) in ours.iter().zip(theirs) {
+            ratios.push(ours / theirs);
+        }
         ratios.sort_by(f64::total_cmp);
-        let end = rounds_beyond(ratios.len());
-        let at = |index: usize| ratios.get(index).copied().unwrap_or(f64::NAN);
-        let most = at(ratios.len().wrapping_sub(end + 1));
+        let beyond = rounds_beyond(ratios.len());
+        let interval = Spread::of(&ratios[beyond..ratios.len() - beyond]);
         Self {
             median: Spread::of(&ratios).median,
-            least: at(end),
-            most,
+            least: interval.least,
+            most: interval.most,
         }
     }
 
     /// Formats the median and the interval.
     pub fn show(&self) -> String {
-        let Self {
-            median,
-            least,
-            most,
-        } = self;
-        format!("{median:.3} ({least:.3} to {most:.3})")
+        format!("{:.3} ({:.3} to {:.3})", self.median, self.least, self.most)
     }
 
     /// Compares it to a goal.
@@ -50,10 +43,12 @@ impl Ratio {
             return "";
         }
         let meets = |ratio| goal.verdict(ratio) == "pass";
-        match (meets(self.median), meets(self.least) || meets(self.most)) {
-            (true, _) => "pass",
-            (false, true) => "pass, within noise",
-            (false, false) => "MISSED",
+        if meets(self.median) {
+            "pass"
+        } else if meets(self.least) || meets(self.most) {
+            "pass, within noise"
+        } else {
+            "MISSED"
         }
     }
 }
@@ -75,38 +70,45 @@ pub struct Compared {
     pub show: fn(f64) -> String,
     /// Of each of our subjects.
     pub ours: Vec<Vec<f64>>,
-    /// Of what ours are compared with.
+    /// Of the subject that ours are compared with.
     pub theirs: Vec<f64>,
 }
 
 /// Returns a table with a row for each figure: medians, and ratios to `theirs`.
 pub fn comparison(ours: &[&str], theirs: &str, rows: impl IntoIterator<Item = Compared>) -> Table {
-    let of_one = |title: &&str| [title.to_string(), format!("/ {theirs}"), String::new()];
-    let fixed = [String::new(), "goal".to_owned(), theirs.to_owned()];
-    let mut all = table(
-        &fixed
-            .into_iter()
-            .chain(ours.iter().flat_map(of_one))
-            .collect::<Vec<_>>(),
-    );
-    for Compared {
-        name,
-        goal,
-        show,
-        ours,
-        theirs,
-    } in rows
-    {
-        let median = |rounds: &[f64]| match rounds {
-            [] => "-".to_owned(),
-            rounds => show(Spread::of(rounds).median),
-        };
-        let cells = |ours: &Vec<f64>| {
-            let ratio = Ratio::of(ours, &theirs);
-            [median(ours), ratio.show(), ratio.verdict(goal).to_owned()]
-        };
-        let fixed = [name, goal.to_string(), median(&theirs)];
-        all.add_row(fixed.into_iter().chain(ours.iter().flat_map(cells)));
+    let mut heads = vec![String::new(), "goal".to_owned(), theirs.to_owned()];
+    for title in ours {
+        heads.push(title.to_string());
+        heads.push(format!("/ {theirs}"));
+        heads.push(String::new());
+    }
+    let mut all = table(&heads);
+    for row in rows {
+        all.add_row(row.cells());
     }
     all
+}
+
+impl Compared {
+    fn cells(&self) -> Vec<String> {
+        let mut cells = vec![
+            self.name.clone(),
+            self.goal.to_string(),
+            self.median(&self.theirs),
+        ];
+        for ours in &self.ours {
+            let ratio = Ratio::of(ours, &self.theirs);
+            cells.push(self.median(ours));
+            cells.push(ratio.show());
+            cells.push(ratio.verdict(self.goal).to_owned());
+        }
+        cells
+    }
+
+    fn median(&self, rounds: &[f64]) -> String {
+        if rounds.is_empty() {
+            return "-".to_owned();
+        }
+        (self.show)(Spread::of(rounds).median)
+    }
 }

@@ -14,14 +14,16 @@ pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds that are possible")
 }
 
-/// Formats a latency at a quantile for tables; 0 and 1 are the least and the most.
+/// Formats the latency at a quantile for tables; 0 is the shortest, and 1 the longest.
 pub fn at(all: &Histogram<u64>, quantile: f64) -> String {
-    match quantile {
-        0.0 => Nanoseconds(all.min() as f64).to_string(),
-        quantile if all.value_at_quantile(quantile) >= LONGEST => "10 s or more".to_owned(),
-        1.0 => Nanoseconds(all.max() as f64).to_string(),
-        quantile => Nanoseconds(all.value_at_quantile(quantile) as f64).to_string(),
-    }
+    let value = all.value_at_quantile(quantile);
+    let shown = match quantile {
+        0.0 => all.min(),
+        _ if value >= LONGEST => return "10 s or more".to_owned(),
+        1.0 => all.max(),
+        _ => value,
+    };
+    Nanoseconds(shown as f64).to_string()
 }
 
 /// The quantiles of the tables: as a column's head, and as a number.
@@ -92,17 +94,24 @@ impl Spread {
     pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-        let (count, middle) = (sorted.len(), sorted.len() / 2);
-        let median = if count % 2 == 1 {
-            at(middle)
+        let [least, .., most] = sorted[..] else {
+            let only = sorted.first().copied().unwrap_or(f64::NAN);
+            return Self {
+                median: only,
+                least: only,
+                most: only,
+            };
+        };
+        let middle = sorted.len() / 2;
+        let median = if sorted.len() % 2 == 1 {
+            sorted[middle]
         } else {
-            (at(middle.wrapping_sub(1)) + at(middle)) / 2.0
+            (sorted[middle - 1] + sorted[middle]) / 2.0
         };
         Self {
             median,
-            least: at(0),
-            most: at(count.wrapping_sub(1)),
+            least,
+            most,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | [`tasks`] | futures: an executor for one, and wakers for tests |
-//! | [`process`], [`wire`] | other processes: starting, ending and talking to them |
+//! | [`process`], [`wire`] | other processes: starting and ending them, and values over sockets |
 //! | [`payload`], [`numbered`], [`source`] | bytes of messages, and whether they arrived intact |
 //! | [`machine`], [`clock`], [`procfs`] | the machine, the time, and the resources of a process |
 //! | [`units`], [`line`](mod@line) | readable times, sizes and numbers; a line through points |

@@ -4,13 +4,21 @@
 /// more than one `x`.
 pub fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let mut sum_x = 0.0;
+    let mut sum_y = 0.0;
+    for (x, y) in points {
+        sum_x += x;
+        sum_y += y;
+    }
+    let mean_x = sum_x / count;
+    let mean_y = sum_y / count;
+
     // From the means, not from zero: numbers of a billion would lose digits when squared.
-    let together: f64 = points
-        .iter()
-        .map(|point| (point.0 - x) * (point.1 - y))
-        .sum();
-    let alone: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
-    together / alone
+    let mut covariance = 0.0;
+    let mut variance = 0.0;
+    for (x, y) in points {
+        covariance += (x - mean_x) * (y - mean_y);
+        variance += (x - mean_x).powi(2);
+    }
+    covariance / variance
 }

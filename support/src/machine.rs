@@ -7,9 +7,10 @@ use std::{env, fs, thread};
 
 /// Returns the size of a page in bytes: 4096, or 16 or 64 KiB on some aarch64 systems.
 pub fn page_size() -> usize {
-    let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-    size.and_then(|size| usize::try_from(size).ok())
-        .expect("every system has pages")
+    match sysconf(SysconfVar::PAGE_SIZE) {
+        Ok(Some(size)) => size as usize,
+        other => panic!("no size of a page: {other:?}"),
+    }
 }
 
 /// What the header and the charts report about the machine.
@@ -23,19 +24,15 @@ pub struct Machine {
 impl Machine {
     /// Returns the current state.
     pub fn now() -> Self {
-        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = info
-            .lines()
-            .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let mut kernel = first_line("/proc/sys/kernel/osrelease");
+        // The rest is the name that a distribution or a host gives to its build.
+        if let Some(end) = kernel.find('-') {
+            kernel.truncate(end);
+        }
         Self {
-            cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
+            cpu: cpu_model(),
             cores: thread::available_parallelism().map_or(0, usize::from),
-            // Without the name that a distribution or a host gives to its build.
-            kernel: first_line("/proc/sys/kernel/osrelease")
-                .split('-')
-                .next()
-                .unwrap_or_default()
-                .to_owned(),
+            kernel,
             load: first_line("/proc/loadavg"),
         }
     }
@@ -50,7 +47,7 @@ impl Machine {
     pub fn print(&self, clock: &str, pinning: &str) {
         let source = first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let assertions = if cfg!(debug_assertions) { "on" } else { "off" };
-        let flags = env::var("RUSTFLAGS").unwrap_or_else(|_| "none".to_owned());
+        let flags = env::var("RUSTFLAGS").unwrap_or("none".to_owned());
         println!(
             "CPU      {}, {} cores available, {pinning}",
             self.cpu, self.cores
@@ -62,6 +59,18 @@ impl Machine {
         println!("build    debug assertions {assertions}, RUSTFLAGS {flags}");
         println!("clock    {clock} (kernel's source: {source})");
     }
+}
+
+fn cpu_model() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    for line in info.lines() {
+        if let Some((name, value)) = line.split_once(": ") {
+            if name.starts_with("model name") {
+                return value.to_owned();
+            }
+        }
+    }
+    "unknown".to_owned()
 }
 
 fn first_line(file: &str) -> String {
@@ -79,45 +88,59 @@ pub struct Cores(Option<[usize; 2]>);
 impl Cores {
     /// The first two cores that this process may use.
     pub fn choose() -> Fallible<Self> {
-        let usable = usable()?;
-        Ok(Self(usable.get(..2).map(|cores| [cores[0], cores[1]])))
+        Ok(match usable()?[..] {
+            [first, second, ..] => Self(Some([first, second])),
+            _ => Self(None),
+        })
     }
 
     /// The core of this process.
     pub fn first(self) -> Option<usize> {
-        self.0.map(|[first, _]| first)
+        let [first, _] = self.0?;
+        Some(first)
     }
 
     /// The core of the other process.
     pub fn second(self) -> Option<usize> {
-        self.0.map(|[_, second]| second)
+        let [_, second] = self.0?;
+        Some(second)
     }
 
     /// Returns an error if there are none, for programs that print figures.
     pub fn require_two(self) -> Fallible {
-        self.0.map(drop).ok_or_else(|| {
-            "this process may use one core only; latencies between two sides cannot be measured fairly on it, so no \
-             figures are printed (--quick checks correctness)"
-                .into()
-        })
+        if self.0.is_none() {
+            return Err(
+                "this process may use one core only; latencies between two sides cannot be \
+                 measured fairly on it, so no figures are printed (--quick checks correctness)"
+                    .into(),
+            );
+        }
+        Ok(())
     }
 }
 
 /// Returns all cores that this thread may use.
 pub fn usable() -> Fallible<Vec<usize>> {
     let allowed = sched_getaffinity(THIS_THREAD)?;
-    Ok((0..CpuSet::count())
-        .filter(|&core| allowed.is_set(core).unwrap_or(false))
-        .collect())
+    let mut cores = Vec::new();
+    for core in 0..CpuSet::count() {
+        if allowed.is_set(core)? {
+            cores.push(core);
+        }
+    }
+    Ok(cores)
 }
 
 /// Pins the calling thread, and those that it starts, to these cores, if there are any.
 pub fn pin(cores: impl IntoIterator<Item = usize>) -> Fallible {
-    let mut cores = cores.into_iter().peekable();
-    if cores.peek().is_none() {
-        return Ok(());
-    }
     let mut set = CpuSet::new();
-    cores.try_for_each(|core| set.set(core))?;
-    Ok(sched_setaffinity(THIS_THREAD, &set)?)
+    let mut is_empty = true;
+    for core in cores {
+        set.set(core)?;
+        is_empty = false;
+    }
+    if !is_empty {
+        sched_setaffinity(THIS_THREAD, &set)?;
+    }
+    Ok(())
 }

@@ -13,22 +13,20 @@ pub fn fill(bytes: &mut [u8], sender: u64, number: u64) {
 
 /// Returns the number that the message contains.
 pub fn number(bytes: &[u8]) -> Fallible<u64> {
-    let head = bytes
-        .get(..size_of::<u64>())
-        .ok_or("a message without a number")?;
-    Ok(u64::from_le_bytes(head.try_into()?))
+    match bytes.first_chunk() {
+        Some(head) => Ok(u64::from_le_bytes(*head)),
+        None => Err("a message without a number".into()),
+    }
 }
 
 /// Checks every byte.
 pub fn check(bytes: &[u8], len: usize, sender: u64, number: u64) -> Fallible {
     if bytes.len() != len || self::number(bytes)? != number {
-        return Err(format!(
+        let found = format!(
             "message {number} of sender {sender}, of {len} bytes, is another one: {bytes:.16?}"
-        )
-        .into());
+        );
+        return Err(found.into());
     }
-    Ok(check_pattern(
-        &bytes[size_of::<u64>()..],
-        seed(sender, number),
-    )?)
+    check_pattern(&bytes[size_of::<u64>()..], seed(sender, number))?;
+    Ok(())
 }

@@ -11,12 +11,12 @@ pub fn seed(sender: u64, sequence: u64) -> u64 {
 /// Fills any length so that [`check_pattern`] can tell it from every other seed and length, and
 /// each of its words from the others.
 pub fn fill_pattern(bytes: &mut [u8], seed: u64) {
-    let (seed, whole) = (with_len(seed, bytes.len()), bytes.len() / 8);
+    let seed = with_len(seed, bytes.len());
+    let whole = bytes.len() / 8;
     let mut words = bytes.chunks_exact_mut(8);
-    words
-        .by_ref()
-        .enumerate()
-        .for_each(|(at, word)| word.copy_from_slice(&pattern(at, seed)));
+    for (at, word) in words.by_ref().enumerate() {
+        word.copy_from_slice(&pattern(at, seed));
+    }
     let rest = words.into_remainder();
     rest.copy_from_slice(&pattern(whole, seed)[..rest.len()]);
 }
@@ -24,18 +24,23 @@ pub fn fill_pattern(bytes: &mut [u8], seed: u64) {
 /// Compares every byte. The error says where it differs.
 pub fn check_pattern(bytes: &[u8], seed: u64) -> Result<(), String> {
     let expected = with_len(seed, bytes.len());
-    let mut words = bytes.chunks_exact(8).enumerate();
-    let rest = bytes.chunks_exact(8).remainder();
-    let wrong = words.find(|(at, word)| **word != pattern(*at, expected));
-    let last = bytes.len() / 8;
-    match wrong.or((*rest != pattern(last, expected)[..rest.len()]).then_some((last, rest))) {
-        None => Ok(()),
-        Some((at, word)) => Err(format!(
-            "message {seed:#x} has {word:x?} at byte {} of {}",
-            at * 8,
-            bytes.len()
-        )),
+    let difference = |at: usize, word: &[u8]| {
+        let byte = at * 8;
+        let len = bytes.len();
+        format!("message {seed:#x} has {word:x?} at byte {byte} of {len}")
+    };
+    let words = bytes.chunks_exact(8);
+    let rest = words.remainder();
+    for (at, word) in words.enumerate() {
+        if word != pattern(at, expected) {
+            return Err(difference(at, word));
+        }
     }
+    let last = bytes.len() / 8;
+    if *rest != pattern(last, expected)[..rest.len()] {
+        return Err(difference(last, rest));
+    }
+    Ok(())
 }
 
 fn with_len(seed: u64, len: usize) -> u64 {

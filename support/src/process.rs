@@ -46,8 +46,11 @@ impl Child {
 
     /// Waits until it has [reported](say_ready) that it is ready.
     pub fn wait_until_ready(&mut self) -> Fallible {
-        let said = self.output()?.read_exact(&mut [0]);
-        Ok(said.map_err(|error| format!("the {} has not begun: {error}", self.name))?)
+        let mut output = self.output()?;
+        match output.read_exact(&mut [0]) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(format!("the {} has not begun: {error}", self.name).into()),
+        }
     }
 
     /// Returns an error if it has exited.
@@ -122,8 +125,8 @@ pub fn inherited_output() -> io::Result<OwnedFd> {
     io::stdout().as_fd().try_clone_to_owned()
 }
 
-/// Writes a byte to the standard output, which tells the process that
-/// [waits](Child::wait_until_ready) that there is something to open now.
+/// Writes a byte to the standard output, for the process that
+/// [waits](Child::wait_until_ready): this one has created what the other opens.
 pub fn say_ready() -> io::Result<()> {
     io::stdout().write_all(b".")?;
     io::stdout().flush()
@@ -140,11 +143,10 @@ pub fn exit_code(name: &str, outcome: Fallible) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // In one call, so that two processes do not mix their lines.
-            let lines: String = error
-                .to_string()
-                .lines()
-                .map(|line| format!("{name}: {line}\n"))
-                .collect();
+            let mut lines = String::new();
+            for line in error.to_string().lines() {
+                lines += &format!("{name}: {line}\n");
+            }
             eprint!("{lines}");
             ExitCode::FAILURE
         }

@@ -11,12 +11,23 @@ pub const OBJECTS: &str = "/dev/shm";
 /// Returns a number of `/proc/PROCESS/status`, in bytes; `name` has no colon.
 pub fn memory(process: u32, name: &str) -> Fallible<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    for line in status.lines() {
+        if let Some((field, value)) = line.split_once(':') {
+            if field == name {
+                return bytes(value);
+            }
+        }
+    }
     // A process that has exited has a status, but no memory.
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    Ok(number.ok_or_else(|| format!("no {name}: has the process ended?"))? << 10)
+    Err(format!("no {name}: has the process ended?").into())
+}
+
+/// Parses a value in kilobytes, such as `1234 kB`.
+fn bytes(value: &str) -> Fallible<u64> {
+    let Some(number) = value.trim().strip_suffix(" kB") else {
+        return Err(format!("{value:?} is no number of kilobytes").into());
+    };
+    Ok(number.parse::<u64>()? << 10)
 }
 
 /// Returns the number of open descriptors of this process.
@@ -28,12 +39,18 @@ pub fn descriptors() -> io::Result<usize> {
 /// Returns the number of threads of this process with this name. A thread gets its name shortly
 /// after it starts, and exits shortly after it may.
 pub fn threads(name: &str) -> io::Result<usize> {
-    let threads = fs::read_dir("/proc/self/task")?.filter_map(Result::ok);
-    let name_of = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
-    Ok(threads
-        .filter_map(|thread| name_of(thread).ok())
-        .filter(|found| found.trim_end() == name)
-        .count())
+    let mut count = 0;
+    for thread in fs::read_dir("/proc/self/task")? {
+        // A thread that exits during the listing fails one of these.
+        let Ok(thread) = thread else { continue };
+        let Ok(found) = fs::read_to_string(thread.path().join("comm")) else {
+            continue;
+        };
+        if found.trim_end() == name {
+            count += 1;
+        }
+    }
+    Ok(count)
 }
 
 /// Returns the number of mappings of this process.
@@ -48,22 +65,26 @@ pub struct Mapping {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// Whether the name is removed, and only the memory is left.
+    /// Whether the name was removed, and only the memory remains.
     pub is_removed: bool,
 }
 
 impl Mapping {
     /// Parses a line of the kernel's list. Returns `None` if it describes anything else.
     fn parse(line: &str) -> Option<Self> {
-        let (_, name) = line.split_once("/dev/shm/")?;
-        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-        let address = |text| u64::from_str_radix(text, 16).ok();
-        let bytes = address(end)? - address(start)?;
-        let removed = name.strip_suffix(" (deleted)");
+        let (_, path) = line.split_once("/dev/shm/")?;
+        let (range, _) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let start = u64::from_str_radix(start, 16).ok()?;
+        let end = u64::from_str_radix(end, 16).ok()?;
+        let (name, is_removed) = match path.strip_suffix(" (deleted)") {
+            Some(name) => (name, true),
+            None => (path, false),
+        };
         Some(Self {
-            name: removed.unwrap_or(name).to_owned(),
-            bytes,
-            is_removed: removed.is_some(),
+            name: name.to_owned(),
+            bytes: end - start,
+            is_removed,
         })
     }
 }
@@ -76,19 +97,18 @@ pub fn shared_mappings() -> io::Result<Vec<Mapping>> {
 
 /// Returns the sum of a field of /proc/self/smaps, such as `Locked`, in bytes, over this process's
 /// mappings of files whose path contains `path`.
-pub fn mapped_memory(path: &str, field: &str) -> io::Result<u64> {
-    let (mut sum, mut is_meant) = (0, false);
+pub fn mapped_memory(path: &str, field: &str) -> Fallible<u64> {
+    let mut sum = 0;
+    let mut is_counted = false;
     for line in fs::read_to_string("/proc/self/smaps")?.lines() {
         match line.split_once(':') {
-            Some((name, rest)) if !name.contains(' ') => {
-                let kilobytes = rest
-                    .trim()
-                    .strip_suffix(" kB")
-                    .and_then(|number| number.parse::<u64>().ok());
-                sum += kilobytes.filter(|_| is_meant && name == field).unwrap_or(0) << 10;
+            Some((name, value)) if !name.contains(' ') => {
+                if is_counted && name == field {
+                    sum += bytes(value)?;
+                }
             }
-            // The line that a mapping begins with.
-            _ => is_meant = line.contains(path),
+            // The first line of a mapping.
+            _ => is_counted = line.contains(path),
         }
     }
     Ok(sum)
@@ -96,9 +116,15 @@ pub fn mapped_memory(path: &str, field: &str) -> io::Result<u64> {
 
 /// Returns the names of the objects that start with `start`, sorted.
 pub fn objects(start: &str) -> Vec<String> {
-    let entries = fs::read_dir(OBJECTS).expect("a directory /dev/shm");
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut found: Vec<String> = names.filter(|name| name.starts_with(start)).collect();
+    let mut found = Vec::new();
+    for entry in fs::read_dir(OBJECTS).expect("a directory /dev/shm") {
+        let Ok(entry) = entry else { continue };
+        if let Ok(name) = entry.file_name().into_string() {
+            if name.starts_with(start) {
+                found.push(name);
+            }
+        }
+    }
     found.sort();
     found
 }

@@ -5,6 +5,7 @@
 
 use crate::Fallible;
 use std::path::Path;
+use std::{fs, io};
 
 /// A file in private memory.
 pub struct Source {
@@ -16,12 +17,15 @@ pub struct Source {
 impl Source {
     /// Reads the file, for messages of up to `largest` bytes.
     pub fn read(path: &Path, largest: usize) -> Fallible<Self> {
-        let named = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
-        // A device or a pipe may never end, or differ when the next process reads it.
-        if !std::fs::metadata(path).map_err(named)?.is_file() {
-            return Err(format!("cannot send {}: it is not a regular file", path.display()).into());
-        }
-        let mut bytes = std::fs::read(path).map_err(named)?;
+        let mut bytes = match read_regular(path) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => {
+                return Err(
+                    format!("cannot send {}: it is not a regular file", path.display()).into(),
+                );
+            }
+            Err(error) => return Err(format!("cannot read {}: {error}", path.display()).into()),
+        };
         let file_len = bytes.len();
         if file_len == 0 {
             return Err(format!("cannot send {}: it is empty", path.display()).into());
@@ -42,10 +46,20 @@ impl Source {
     /// Returns the messages, without end: their sizes cycle through `sizes`, and each starts in the
     /// file where the last one ended.
     pub fn messages<'a>(&'a self, sizes: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
-        sizes.iter().cycle().scan(0, |start, &len| {
-            let message = &self.bytes[*start..*start + len];
-            *start = (*start + len) % self.file_len;
-            Some(message)
+        let mut start = 0;
+        sizes.iter().cycle().map(move |len| {
+            let message = &self.bytes[start..start + len];
+            start = (start + len) % self.file_len;
+            message
         })
     }
+}
+
+/// Reads a regular file. Returns `None` for any other: a device or a pipe may never end, or differ
+/// when the next process reads it.
+fn read_regular(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    if !fs::metadata(path)?.is_file() {
+        return Ok(None);
+    }
+    fs::read(path).map(Some)
 }

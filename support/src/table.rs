@@ -10,9 +10,8 @@ use std::{env, fmt};
 /// A table whose first column is text and whose others are numbers.
 pub fn table<H: AsRef<str>>(heads: &[H]) -> Table {
     let mut table = Table::new();
-    table
-        .load_style(presets::ASCII_MARKDOWN)
-        .set_header(heads.iter().map(AsRef::as_ref));
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(heads.iter().map(AsRef::as_ref));
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -39,8 +38,10 @@ pub fn show(name: &str, table: &Table) {
     let Some(file) = env::var_os(FIGURES) else {
         return;
     };
-    let cells = |row: &Row| row.cell_iter().map(|cell| cell.content()).collect();
-    let columns = table.header().map(cells).unwrap_or_default();
+    let columns = match table.header() {
+        Some(row) => cells(row),
+        None => Vec::new(),
+    };
     let figures = Figures {
         name: name.to_owned(),
         columns,
@@ -52,7 +53,11 @@ pub fn show(name: &str, table: &Table) {
         .append(true)
         .open(file)
         .expect("a file for figures");
-    file.write_all(line.as_bytes()).expect("room for figures");
+    file.write_all(line.as_bytes()).expect("space for figures");
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    row.cell_iter().map(|cell| cell.content()).collect()
 }
 
 /// The goal for a ratio. Missing it is a result, and no error.

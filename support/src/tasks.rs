@@ -73,8 +73,9 @@ pub fn reporting_waker() -> (Waker, mpsc::Receiver<()>) {
         }
     }
 
-    let (told, heard) = mpsc::sync_channel(1);
-    (Waker::from(Arc::new(Reports(told))), heard)
+    let (sender, reports) = mpsc::sync_channel(1);
+    let waker = Waker::from(Arc::new(Reports(sender)));
+    (waker, reports)
 }
 
 /// A waker that panics.

@@ -24,18 +24,35 @@ pub fn interleave(
     rounds: usize,
     count: Option<u64>,
 ) -> Vec<Result<Spread, String>> {
-    let spread = |times: Vec<f64>| {
-        let times: Vec<_> = times.into_iter().filter(|time| !time.is_nan()).collect();
-        match times.len() {
-            0 => Err("not measured".to_owned()),
-            count if count < rounds / 2 => Err("too disturbed to tell".to_owned()),
-            _ => Ok(Spread::of(&times)),
-        }
-    };
-    each_round(subjects, rounds, count)
-        .into_iter()
-        .map(|times| times.and_then(spread))
-        .collect()
+    let mut spreads = Vec::new();
+    for times in each_round(subjects, rounds, count) {
+        spreads.push(match times {
+            Ok(times) => spread_of_undisturbed(times),
+            Err(reason) => Err(reason),
+        });
+    }
+    spreads
+}
+
+fn spread_of_undisturbed(mut times: Vec<f64>) -> Result<Spread, String> {
+    let rounds = times.len();
+    times.retain(|time| !time.is_nan());
+    if times.is_empty() {
+        return Err("not measured".to_owned());
+    }
+    if times.len() < rounds / 2 {
+        return Err("too disturbed to tell".to_owned());
+    }
+    Ok(Spread::of(&times))
+}
+
+/// A subject that is measured.
+struct Subject {
+    batch: Batch,
+    /// The operations of a batch.
+    count: u64,
+    /// The nanoseconds of an operation in each round.
+    times: Vec<f64>,
 }
 
 /// Does what [`interleave`] does, and returns the nanoseconds of each round: NaN if it was disturbed.
@@ -44,34 +61,63 @@ pub fn each_round(
     rounds: usize,
     count: Option<u64>,
 ) -> Vec<Result<Vec<f64>, String>> {
-    let warm = |batch: Result<Batch, String>| batch.and_then(|batch| warm_up(batch, count));
-    let mut lanes: Vec<_> = subjects
-        .into_iter()
-        .map(|batch| (warm(batch), Vec::new()))
-        .collect();
+    // One that cannot run is left out of the rounds, and its reason is the result.
+    let mut lanes = Vec::new();
+    for batch in subjects {
+        lanes.push(match batch {
+            Ok(batch) => Subject::warm_up(batch, count),
+            Err(reason) => Err(reason),
+        });
+    }
     let number = lanes.len();
-    for turn in (0..rounds).flat_map(|round| (round..round + number).map(|turn| turn % number)) {
-        let (state, times) = &mut lanes[turn];
-        let Ok((batch, count)) = state else { continue };
-        match batch(*count) {
-            Ok(elapsed) => {
-                times.push(elapsed.map_or(f64::NAN, |time| time.as_nanos() as f64 / *count as f64))
+    for round in 0..rounds {
+        for turn in 0..number {
+            let lane = &mut lanes[(round + turn) % number];
+            let Ok(subject) = lane else { continue };
+            if let Err(reason) = subject.measure() {
+                *lane = Err(reason);
             }
-            Err(reason) => *state = Err(reason),
         }
     }
-    lanes
-        .into_iter()
-        .map(|(state, times)| state.map(|_| times))
-        .collect()
+    let mut times = Vec::new();
+    for lane in lanes {
+        times.push(match lane {
+            Ok(subject) => Ok(subject.times),
+            Err(reason) => Err(reason),
+        });
+    }
+    times
 }
 
-/// Warms a subject up. Returns it with the number of operations of a batch.
-fn warm_up(mut batch: Batch, count: Option<u64>) -> Result<(Batch, u64), String> {
-    if let Some(count) = count {
-        batch(count)?;
-        return Ok((batch, count));
+impl Subject {
+    /// Runs one batch.
+    fn measure(&mut self) -> Result<(), String> {
+        let time = match (self.batch)(self.count)? {
+            Some(elapsed) => elapsed.as_nanos() as f64 / self.count as f64,
+            None => f64::NAN,
+        };
+        self.times.push(time);
+        Ok(())
     }
+
+    fn warm_up(mut batch: Batch, count: Option<u64>) -> Result<Self, String> {
+        let count = match count {
+            Some(count) => {
+                batch(count)?;
+                count
+            }
+            None => warm_up(&mut batch)?,
+        };
+        Ok(Self {
+            batch,
+            count,
+            times: Vec::new(),
+        })
+    }
+}
+
+/// Warms a subject up. Returns the number of operations that take about as long as [`BATCH`].
+fn warm_up(batch: &mut Batch) -> Result<u64, String> {
     let mut count = 1;
     let mut total = Duration::ZERO;
     loop {
@@ -83,7 +129,7 @@ fn warm_up(mut batch: Batch, count: Option<u64>) -> Result<(Batch, u64), String>
             count *= 2;
         } else if total >= WARM_UP {
             let each = elapsed.as_nanos() as f64 / count as f64;
-            return Ok((batch, (BATCH.as_nanos() as f64 / each).max(1.0) as u64));
+            return Ok((BATCH.as_nanos() as f64 / each).max(1.0) as u64);
         }
     }
 }

@@ -19,7 +19,7 @@ impl fmt::Display for Nanoseconds {
 }
 
 impl Nanoseconds {
-    /// Reads a time as it is shown. What follows it, such as a range, is ignored.
+    /// Parses a time as it is shown, and ignores the text after it, such as a range.
     pub fn parse(text: &str) -> Option<f64> {
         let mut words = text.split(' ');
         let number: f64 = words.next()?.parse().ok()?;
@@ -34,31 +34,39 @@ impl Nanoseconds {
     }
 }
 
-const UNITS: [(&str, usize); 4] = [
-    ("GiB", 1 << 30),
-    ("MiB", 1 << 20),
-    ("KiB", 1 << 10),
-    ("B", 1),
-];
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+
+const UNITS: [(&str, usize); 4] = [("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("B", 1)];
 
 /// Parses a size from the command line: bytes, or with a unit.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = &text[digits.len()..];
-    let factor = match UNITS
-        .iter()
-        .find(|(name, _)| unit.eq_ignore_ascii_case(name))
-    {
-        Some((_, factor)) => *factor,
-        None if unit.is_empty() => 1,
-        None => return Err(format!("unit {unit:?} is none of B, KiB, MiB, GiB")),
+    let Some(factor) = factor(unit) else {
+        return Err(format!("unit {unit:?} is none of B, KiB, MiB, GiB"));
     };
-    let number: usize = digits
-        .parse()
-        .map_err(|_| format!("{digits:?} is not a whole number of bytes"))?;
-    number
-        .checked_mul(factor)
-        .ok_or_else(|| "more bytes than this machine can address".to_owned())
+    let Ok(number) = digits.parse::<usize>() else {
+        return Err(format!("{digits:?} is not a whole number of bytes"));
+    };
+    match number.checked_mul(factor) {
+        Some(bytes) => Ok(bytes),
+        None => Err("more bytes than this machine can address".to_owned()),
+    }
+}
+
+/// Returns how many bytes a unit has, in any case of its letters; no unit means bytes.
+fn factor(unit: &str) -> Option<usize> {
+    if unit.is_empty() {
+        return Some(1);
+    }
+    for (name, factor) in UNITS {
+        if unit.eq_ignore_ascii_case(name) {
+            return Some(factor);
+        }
+    }
+    None
 }
 
 /// A number of bytes, shown in the largest unit of which it has at least one.
@@ -67,16 +75,16 @@ pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, factor) = UNITS
-            .into_iter()
-            .find(|&(_, factor)| self.0 >= factor as u64)
-            .unwrap_or(("B", 1));
-        let number = format!("{:.2}", self.0 as f64 / factor as f64);
-        write!(
-            f,
-            "{} {name}",
-            number.trim_end_matches('0').trim_end_matches('.')
-        )
+        let bytes = self.0 as usize;
+        let (name, factor) = match bytes {
+            GIB.. => ("GiB", GIB),
+            MIB.. => ("MiB", MIB),
+            KIB.. => ("KiB", KIB),
+            _ => ("B", 1),
+        };
+        let number = format!("{:.2}", bytes as f64 / factor as f64);
+        let number = number.trim_end_matches('0').trim_end_matches('.');
+        write!(f, "{number} {name}")
     }
 }
 
@@ -88,11 +96,13 @@ pub fn mib(bytes: u64) -> f64 {
 /// Formats the number with a comma at every three digits.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
-    let groups: Vec<_> = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(String::from_utf8_lossy)
-        .collect();
-    groups.join(",")
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        let is_start_of_group = (digits.len() - index).is_multiple_of(3);
+        if index > 0 && is_start_of_group {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
 }

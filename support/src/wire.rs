@@ -17,17 +17,20 @@ pub fn send(mut to: impl Write, value: &impl Serialize) -> io::Result<()> {
 
 /// Returns the next value, or `None` when the other side has closed, perhaps in the middle of one.
 pub fn receive<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
-    let mut read = || {
-        let mut len = [0; 4];
-        from.read_exact(&mut len)?;
-        let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
-        from.read_exact(&mut bytes)?;
-        Ok(Some(serde_json::from_slice(&bytes)?))
+    let bytes = match read_frame(&mut from) {
+        Ok(bytes) => bytes,
+        Err(error) if is_end(&error) => return Ok(None),
+        Err(error) => return Err(error),
     };
-    match read() {
-        Err(error) if is_end(&error) => Ok(None),
-        outcome => outcome,
-    }
+    Ok(Some(serde_json::from_slice(&bytes)?))
+}
+
+fn read_frame(mut from: impl Read) -> io::Result<Vec<u8>> {
+    let mut len = [0; 4];
+    from.read_exact(&mut len)?;
+    let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Returns `true` if the other side has closed.
@@ -40,23 +43,23 @@ pub fn is_end(error: &io::Error) -> bool {
 
 /// Returns the next value, which must arrive.
 pub fn expect<T: DeserializeOwned>(from: impl Read) -> crate::Fallible<T> {
-    Ok(receive(from)?.ok_or("the other process ended before it had told anything")?)
+    Ok(receive(from)?.ok_or("the other process ended before it had sent anything")?)
 }
 
-/// Starts a thread that passes each value to `hear`, as long as it wants more; the last is `None`,
-/// when the other side has closed.
+/// Starts a thread that passes each value to `on_value`, which returns `true` if it wants more. The
+/// last is `None`, when the other side has closed.
 pub fn listen<T: DeserializeOwned>(
     mut from: impl Read + Send + 'static,
-    mut hear: impl FnMut(Option<T>) -> bool + Send + 'static,
+    mut on_value: impl FnMut(Option<T>) -> bool + Send + 'static,
 ) -> JoinHandle<()> {
     thread::spawn(move || {
         while let Some(value) = receive(&mut from).unwrap_or_default() {
-            if !hear(Some(value)) {
+            if !on_value(Some(value)) {
                 return;
             }
         }
-        // Dropped first, so that the descriptor is closed when `hear` learns of the end.
+        // Dropped first, so that the descriptor is closed when `on_value` is called.
         drop(from);
-        hear(None);
+        on_value(None);
     })
 }
