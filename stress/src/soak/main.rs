@@ -50,11 +50,21 @@ const BATCH: u64 = 32;
 #[command(name = "soak")]
 struct Options {
     /// How often to allocate and drop
-    #[arg(long, value_name = "N", default_value_t = 1_000_000_000, value_parser = clap::value_parser!(u64).range(100_000..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1_000_000_000,
+        value_parser = clap::value_parser!(u64).range(100_000..)
+    )]
     allocs: u64,
 
     /// How many messages to publish to another process, which attaches to each and releases it
-    #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(100_000..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10_000_000,
+        value_parser = clap::value_parser!(u64).range(100_000..)
+    )]
     messages: u64,
 }
 
@@ -114,10 +124,11 @@ fn publish(provider: &Provider, cycles: u64) -> Fallible {
     drop(socket);
     reader.finish()?;
     let stats = provider.stats();
-    match stats.bytes_leased + stats.bytes_in_use {
-        0 => outcome,
-        left => Err(format!("{left} bytes are still leased or in use").into()),
+    let left = stats.bytes_leased + stats.bytes_in_use;
+    if left > 0 {
+        return Err(format!("{left} bytes are still leased or in use").into());
     }
+    outcome
 }
 
 /// The reader's program. Its socket is the standard input: it sends its id to the provider,
@@ -151,16 +162,19 @@ fn is_end_of_batch(cycle: u64, cycles: u64) -> bool {
 
 /// Repeats an operation, and samples this process's memory a hundred times.
 fn repeat(cycles: u64, mut once: impl FnMut(u64) -> Fallible) -> Fallible<Vec<Sample>> {
-    // Allocated in advance, and so not a part of what is measured.
+    // Allocated in advance, and so not measured.
     let mut samples = Vec::with_capacity(SAMPLES as usize);
     for part in 1..=SAMPLES {
+        let start = cycles * (part - 1) / SAMPLES;
         let end = cycles * part / SAMPLES;
-        (cycles * (part - 1) / SAMPLES..end).try_for_each(&mut once)?;
-        let bytes = |name| procfs::memory(std::process::id(), name);
+        for cycle in start..end {
+            once(cycle)?;
+        }
+        let process = std::process::id();
         samples.push(Sample {
             cycle: end,
-            resident: bytes("VmRSS")?,
-            shared: bytes("RssShmem")?,
+            resident: procfs::memory(process, "VmRSS")?,
+            shared: procfs::memory(process, "RssShmem")?,
         });
     }
     Ok(samples)
@@ -185,13 +199,13 @@ struct Sample {
 /// Prints the line that fits the samples after the warm-up. Returns an error if it is not flat.
 fn judge(what: &str, samples: &[Sample]) -> Fallible {
     let warm = &samples[WARM_UP..];
-    let (first, last) = (warm[0], warm[warm.len() - 1]);
-    let slope = slope(
-        &warm
-            .iter()
-            .map(|sample| (sample.cycle as f64, sample.resident as f64))
-            .collect::<Vec<_>>(),
-    );
+    let first = warm[0];
+    let last = warm[warm.len() - 1];
+    let mut points = Vec::new();
+    for sample in warm {
+        points.push((sample.cycle as f64, sample.resident as f64));
+    }
+    let slope = slope(&points);
     let rise = slope * (last.cycle - first.cycle) as f64;
     let is_flat = rise < FLAT;
     println!("  {what}");
@@ -210,15 +224,17 @@ fn judge(what: &str, samples: &[Sample]) -> Fallible {
         "    slope      {:.3} bytes per million cycles, {rise:.0} bytes in all: {verdict}",
         slope * 1e6
     );
-    is_flat
-        .then_some(())
-        .ok_or_else(|| format!("{what}: memory grows").into())
+    if !is_flat {
+        return Err(format!("{what}: memory grows").into());
+    }
+    Ok(())
 }
 
 /// Writes the cycle's number to both ends of a message. The pages in between do not matter here.
 fn mark(bytes: &mut [u8], cycle: u64) {
-    let (number, tail) = (cycle.to_le_bytes(), bytes.len() - 8);
-    bytes[..8].copy_from_slice(&number);
+    let number = cycle.to_le_bytes();
+    let tail = bytes.len() - number.len();
+    bytes[..number.len()].copy_from_slice(&number);
     bytes[tail..].copy_from_slice(&number);
 }
 

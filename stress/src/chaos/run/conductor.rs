@@ -4,7 +4,7 @@
 
 use super::crew::Crew;
 use super::tally::Tally;
-use super::worker::{Command, Exit, Footprint, Kind, Post, Remains};
+use super::worker::{Command, Exit, Footprint, Kind, Post};
 use super::Plan;
 use shm_pool::Namespace;
 use shm_pool_support::{procfs, Fallible};
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// The longest life of a process that is killed as soon as it is started.
 const NEWBORN: Duration = Duration::from_millis(4);
 
-/// Kills in an era, at whose end the spared ones are looked at and replaced, too.
+/// Kills in an era, at whose end the spared ones are checked and replaced, too.
 const ERA: u64 = 500;
 
 /// The quiet periods in an era.
@@ -46,9 +46,9 @@ pub(crate) fn run(plan: &Plan) -> Tally {
             let mut conductor = Conductor { crew, start };
             let outcome = conductor.conduct();
             let mut tally = conductor.crew.disband();
-            tally
-                .problems
-                .extend(outcome.err().map(|problem| problem.to_string()));
+            if let Err(problem) = outcome {
+                tally.problems.push(problem.to_string());
+            }
             tally
         }
         Err(problem) => Tally {
@@ -86,33 +86,28 @@ struct Conductor {
 
 impl Conductor {
     fn conduct(&mut self) -> Fallible {
-        self.start_all(&self.everybody(0))?;
+        self.start_all(&self.all(0))?;
         while !self.is_over() {
             self.era()?;
         }
-        self.crew
-            .posts(Kind::Peer, 0)
-            .into_iter()
-            .try_for_each(|post| self.crew.exit(post, Exit::Orderly))?;
+        self.exit_all(Kind::Peer)?;
         self.check_alone()?;
-        self.crew
-            .posts(Kind::Owner, 0)
-            .into_iter()
-            .try_for_each(|post| self.crew.exit(post, Exit::Orderly))
+        self.exit_all(Kind::Owner)
     }
 
     fn is_over(&self) -> bool {
-        let is_enough = self
-            .crew
-            .plan
-            .kills
-            .is_some_and(|kills| self.crew.tally.kills() >= kills);
-        is_enough
-            || self
-                .crew
-                .plan
-                .seconds
-                .is_some_and(|seconds| self.start.elapsed().as_secs() >= seconds)
+        let plan = &self.crew.plan;
+        if let Some(kills) = plan.kills {
+            if self.crew.tally.kills() >= kills {
+                return true;
+            }
+        }
+        if let Some(seconds) = plan.seconds {
+            if self.start.elapsed().as_secs() >= seconds {
+                return true;
+            }
+        }
+        false
     }
 
     /// Spares the veterans, the first owner and the first peer, until its end.
@@ -130,7 +125,7 @@ impl Conductor {
         self.kill_all(&peers)?;
         self.check_alone()?;
         self.start_all(&peers)?;
-        self.storm(&self.everybody(0))
+        self.storm(&self.all(0))
     }
 
     /// Performs a random action.
@@ -165,7 +160,8 @@ impl Conductor {
             88..=91 => {
                 let peer = self.any(Kind::Peer, 0);
                 self.crew.tally.recreated += 1;
-                self.measure(&[peer], Command::Recreate).map(drop)
+                self.measure(&[peer], Command::Recreate)?;
+                Ok(())
             }
             92..=93 => self.sweep(),
             94..=95 => {
@@ -173,17 +169,16 @@ impl Conductor {
                 self.restart_often(owner, PAUSE)
             }
             96..=97 => self.storm(&self.crew.posts(Kind::Peer, 1)),
-            _ => self.storm(&self.everybody(1)),
+            _ => self.storm(&self.all(1)),
         }
     }
 
     // ---- selection ---------------------------------------------------------------------------
 
-    fn everybody(&self, spared: usize) -> Vec<Post> {
-        [Kind::Owner, Kind::Peer]
-            .into_iter()
-            .flat_map(|kind| self.crew.posts(kind, spared))
-            .collect()
+    fn all(&self, spared: usize) -> Vec<Post> {
+        let mut all = self.crew.posts(Kind::Owner, spared);
+        all.extend(self.crew.posts(Kind::Peer, spared));
+        all
     }
 
     fn any(&mut self, kind: Kind, spared: usize) -> Post {
@@ -200,8 +195,17 @@ impl Conductor {
     // ---- actions -----------------------------------------------------------------------------
 
     fn start_all(&mut self, posts: &[Post]) -> Fallible {
-        let posts = self.shuffled(posts);
-        posts.into_iter().try_for_each(|post| self.crew.start(post))
+        for post in self.shuffled(posts) {
+            self.crew.start(post)?;
+        }
+        Ok(())
+    }
+
+    fn exit_all(&mut self, kind: Kind) -> Fallible {
+        for post in self.crew.posts(kind, 0) {
+            self.crew.exit(post, Exit::Orderly)?;
+        }
+        Ok(())
     }
 
     fn kill_all(&mut self, posts: &[Post]) -> Fallible {
@@ -245,10 +249,8 @@ impl Conductor {
     /// used or held; no process has anything open or mapped that it did not have at first; no
     /// receiver is connected; and /dev/shm contains the owners' control objects and channels.
     fn check(&mut self) -> Fallible {
-        let (owners, peers) = (
-            self.crew.posts(Kind::Owner, 0),
-            self.crew.posts(Kind::Peer, 0),
-        );
+        let owners = self.crew.posts(Kind::Owner, 0);
+        let peers = self.crew.posts(Kind::Peer, 0);
         for (owner, footprint) in owners.iter().zip(self.quiesce(peers.len())?) {
             self.check_footprint(*owner, footprint, OBJECTS)?;
         }
@@ -282,40 +284,39 @@ impl Conductor {
     }
 
     fn resume(&mut self) {
-        self.crew
-            .posts(Kind::Owner, 0)
-            .into_iter()
-            .for_each(|owner| self.crew.tell(owner, Command::Resume));
+        for owner in self.crew.posts(Kind::Owner, 0) {
+            self.crew.send(owner, Command::Resume);
+        }
     }
 
-    /// Sends a command that ends in a report of what is left: no memory, and the returned
+    /// Sends a command that ends in a report of the remains: no memory, and the returned
     /// footprint.
     fn measure(&mut self, posts: &[Post], command: Command) -> Fallible<Vec<Footprint>> {
-        posts.iter().for_each(|&post| self.crew.tell(post, command));
-        let answer = |&post: &Post| match self.crew.answer(post)? {
-            Remains {
-                leased: 0,
-                in_use: 0,
-                held: 0,
-                peak,
-                footprint,
-            } if peak <= self.crew.plan.max_bytes() => {
-                self.crew.tally.peak = self.crew.tally.peak.max(peak);
-                Ok(footprint)
+        // All of them first, so that the processes work at the same time.
+        for post in posts {
+            self.crew.send(*post, command);
+        }
+        let mut footprints = Vec::new();
+        for post in posts {
+            let remains = self.crew.answer(*post)?;
+            let bytes = remains.leased + remains.in_use + remains.held;
+            if bytes > 0 || remains.peak > self.crew.plan.max_bytes() {
+                return Err(format!("{post:?} answers {command:?} with {remains:?}").into());
             }
-            other => Err(format!("{post:?}, told {command:?}, says {other:?}").into()),
-        };
-        posts.iter().map(answer).collect()
+            self.crew.tally.peak = self.crew.tally.peak.max(remains.peak);
+            footprints.push(remains.footprint);
+        }
+        Ok(footprints)
     }
 
     /// Checks that `shared` objects are mapped, and that the process has gained nothing since its
     /// first quiet period.
     fn check_footprint(&mut self, post: Post, now: Footprint, shared: usize) -> Fallible {
         let ends = self.crew.ends;
-        let (start, ends_then) = *self.crew.worker(post).start.get_or_insert((now, ends));
+        let (start, ends_at_start) = *self.crew.worker(post).start.get_or_insert((now, ends));
         let tally = &mut self.crew.tally;
         let others = 1 - post.kind as usize;
-        tally.survived = tally.survived.max(ends[others] - ends_then[others]);
+        tally.survived = tally.survived.max(ends[others] - ends_at_start[others]);
         let gained = [
             now.descriptors.saturating_sub(start.descriptors),
             now.shared.saturating_sub(start.shared),
@@ -327,8 +328,9 @@ impl Conductor {
         let is_back = now.descriptors == start.descriptors
             && now.shared == shared
             && gained[2] <= OTHER_MAPPINGS;
-        is_back
-            .then_some(())
-            .ok_or_else(|| format!("{post:?} at rest had {start:?}, and now has {now:?}").into())
+        if !is_back {
+            return Err(format!("{post:?} at rest had {start:?}, and now has {now:?}").into());
+        }
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@
 
 use super::peer::address;
 use super::tally::Tally;
-use super::worker::{Command, Exit, Footprint, Kind, Post, Remains, Role, Word, DEADLINE};
+use super::worker::{Command, Exit, Footprint, Kind, Post, Remains, Report, Role, DEADLINE};
 use super::{Plan, OWNERS, PEERS};
 use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use nix::sys::signal::Signal;
@@ -32,8 +32,13 @@ pub(crate) struct Worker {
     pub(crate) start: Option<(Footprint, [u64; 2])>,
 }
 
-/// A message from a worker's socket: `None` at its end.
-type Event = (Post, u64, Option<Word>);
+/// A report from a worker's socket: `None` at its end.
+struct Event {
+    post: Post,
+    /// Of the worker that sent it.
+    life: u64,
+    report: Option<Report>,
+}
 
 pub(crate) struct Crew {
     pub(crate) plan: Plan,
@@ -51,13 +56,14 @@ pub(crate) struct Crew {
 
 impl Crew {
     pub(crate) fn new(plan: &Plan, prefix: &str) -> Fallible<Self> {
-        let listen = |owner| {
+        let mut listeners = Vec::new();
+        for owner in 0..OWNERS {
             let listener = UnixListener::bind_addr(&address(prefix, owner)?)?;
             // Inherited by the processes that this one starts. It stays open when an owner ends, so
             // that peers can always connect; the next owner accepts them.
             fcntl(&listener, FcntlArg::F_SETFD(FdFlag::empty()))?;
-            Ok(listener)
-        };
+            listeners.push(listener);
+        }
         let (to_events, events) = mpsc::channel();
         Ok(Self {
             plan: plan.clone(),
@@ -69,7 +75,7 @@ impl Crew {
             },
             random: fastrand::Rng::with_seed(plan.seed),
             workers: HashMap::new(),
-            listeners: (0..OWNERS).map(listen).collect::<Fallible<_>>()?,
+            listeners,
             lives: 0,
             ends: [0; 2],
             events,
@@ -80,7 +86,11 @@ impl Crew {
     /// All posts of a kind, except the first `spared`.
     pub(crate) fn posts(&self, kind: Kind, spared: usize) -> Vec<Post> {
         let count = if kind == Kind::Owner { OWNERS } else { PEERS };
-        (spared..count).map(|index| Post { kind, index }).collect()
+        let mut posts = Vec::new();
+        for index in spared..count {
+            posts.push(Post { kind, index });
+        }
+        posts
     }
 
     pub(crate) fn worker(&mut self, post: Post) -> &mut Worker {
@@ -90,36 +100,39 @@ impl Crew {
     /// Starts a process for a post that is free.
     pub(crate) fn start(&mut self, post: Post) -> Fallible {
         let (socket, theirs) = UnixStream::pair()?;
-        let listener = (post.kind == Kind::Owner).then(|| self.listeners[post.index].as_raw_fd());
-        let (plan, prefix, seed) = (self.plan.clone(), self.prefix.clone(), self.random.u64(..));
-        let mut command = this_program(&Role {
+        let listener = match post.kind {
+            Kind::Owner => Some(self.listeners[post.index].as_raw_fd()),
+            Kind::Peer => None,
+        };
+        let role = Role {
             post,
-            plan,
-            prefix,
-            seed,
+            plan: self.plan.clone(),
+            prefix: self.prefix.clone(),
+            seed: self.random.u64(..),
             listener,
-        })?;
+        };
+        let mut command = this_program(&role)?;
         command
             .args(self.plan.worker_args)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null());
         let child = Child::start(format!("{post:?}"), &mut command)?;
         self.lives += 1;
-        let (life, to_events) = (self.lives, self.to_events.clone());
-        wire::listen(socket.try_clone()?, move |word| {
-            to_events.send((post, life, word)).is_ok()
+        let life = self.lives;
+        let to_events = self.to_events.clone();
+        wire::listen(socket.try_clone()?, move |report| {
+            let event = Event { post, life, report };
+            to_events.send(event).is_ok()
         });
-        let (is_ready, is_leaving, has_ended) = (false, false, false);
-        let (answers, start) = (VecDeque::new(), None);
         let worker = Worker {
             child,
             socket,
             life,
-            is_ready,
-            is_leaving,
-            has_ended,
-            answers,
-            start,
+            is_ready: false,
+            is_leaving: false,
+            has_ended: false,
+            answers: VecDeque::new(),
+            start: None,
         };
         assert!(
             self.workers.insert(post, worker).is_none(),
@@ -134,78 +147,75 @@ impl Crew {
     pub(crate) fn pause(&mut self, most: Duration) -> Fallible {
         let end = Instant::now() + most.mul_f64(self.random.f64().powi(3));
         loop {
-            match self
-                .events
-                .recv_timeout(end.saturating_duration_since(Instant::now()))
-            {
-                Ok(event) => self.note(event)?,
+            let left = end.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(left) {
+                Ok(event) => self.handle(event)?,
                 Err(RecvTimeoutError::Timeout) => return Ok(()),
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the crew has a sender itself"),
             }
         }
     }
 
-    fn note(&mut self, (post, life, word): Event) -> Fallible {
-        match word {
-            Some(Word::Counted(counts)) => {
+    fn handle(&mut self, event: Event) -> Fallible {
+        let post = event.post;
+        match event.report {
+            Some(Report::Counted(counts)) => {
                 self.tally.counts += counts;
                 if counts.torn > 0 {
-                    return Err(format!(
-                        "{post:?} has seen torn messages; its standard error says which"
-                    )
-                    .into());
+                    let text =
+                        format!("{post:?} has seen torn messages; its standard error says which");
+                    return Err(text.into());
                 }
             }
-            Some(Word::Failed) => {
-                return Err(format!("{post:?} failed; its standard error says why").into())
+            Some(Report::Failed) => {
+                return Err(format!("{post:?} failed; its standard error says why").into());
             }
             _ => {}
         }
-        // A message may arrive after its process was ended.
-        let Some(worker) = self
-            .workers
-            .get_mut(&post)
-            .filter(|worker| worker.life == life)
-        else {
-            return Ok(());
+
+        // A report may arrive after its process was ended, and the post taken by the next one.
+        let worker = match self.workers.get_mut(&post) {
+            Some(worker) if worker.life == event.life => worker,
+            _ => return Ok(()),
         };
-        match word {
-            Some(Word::Ready) => worker.is_ready = true,
-            Some(Word::AtRest(remains)) => worker.answers.push_back(remains),
+        match event.report {
+            Some(Report::Ready) => worker.is_ready = true,
+            Some(Report::AtRest(remains)) => worker.answers.push_back(remains),
             Some(_) => {}
             None if worker.is_leaving => worker.has_ended = true,
             None => {
-                return Err(format!(
-                    "{post:?} has ended by itself, with {}",
-                    worker.child.wait()?
-                )
-                .into())
+                let status = worker.child.wait()?;
+                return Err(format!("{post:?} has ended by itself, with {status}").into());
             }
         }
         Ok(())
     }
 
-    /// Receives until the worker of a post is as `is_so` says.
-    fn hear_until(&mut self, post: Post, what: &str, is_so: impl Fn(&Worker) -> bool) -> Fallible {
+    /// Receives until the condition holds for the worker of a post.
+    fn receive_until(
+        &mut self,
+        post: Post,
+        what: &str,
+        condition: impl Fn(&Worker) -> bool,
+    ) -> Fallible {
         let deadline = Instant::now() + DEADLINE * 2;
-        while !is_so(self.worker(post)) {
+        while !condition(self.worker(post)) {
             let left = deadline.saturating_duration_since(Instant::now());
-            let event = self
-                .events
-                .recv_timeout(left)
-                .map_err(|_| format!("{post:?}: {what} did not come in time"))?;
-            self.note(event)?;
+            let Ok(event) = self.events.recv_timeout(left) else {
+                return Err(format!("{post:?}: {what} did not arrive in time").into());
+            };
+            self.handle(event)?;
         }
         Ok(())
     }
 
-    pub(crate) fn tell(&mut self, post: Post, command: Command) {
+    pub(crate) fn send(&mut self, post: Post, command: Command) {
         // If the process cannot be reached, it has ended, which its socket will report.
         let _ = wire::send(&self.worker(post).socket, &command);
     }
 
     pub(crate) fn answer(&mut self, post: Post) -> Fallible<Remains> {
-        self.hear_until(post, "an answer", |worker| !worker.answers.is_empty())?;
+        self.receive_until(post, "an answer", |worker| !worker.answers.is_empty())?;
         Ok(self.worker(post).answers.pop_front().expect("there is one"))
     }
 
@@ -215,11 +225,12 @@ impl Crew {
     pub(crate) fn kill(&mut self, post: Post) -> Fallible {
         self.worker(post).child.kill()?;
         let worker = &self.workers[&post];
-        let (is_ready, is_leaving) = (worker.is_ready, worker.is_leaving);
+        let is_ready = worker.is_ready;
+        let is_leaving = worker.is_leaving;
         self.tally.killed[post.kind as usize] += 1;
         self.tally.newborns_killed += u64::from(!is_ready);
         self.tally.leaving_killed += u64::from(is_leaving);
-        self.take_leave(post, "was killed", |status| {
+        self.reap(post, "was killed", |status| {
             status.signal() == Some(Signal::SIGKILL as i32) || (is_leaving && status.success())
         })
     }
@@ -227,7 +238,7 @@ impl Crew {
     /// Kills a process that is about to end by itself.
     pub(crate) fn kill_leaving(&mut self, post: Post) -> Fallible {
         self.worker(post).is_leaving = true;
-        self.tell(post, Command::Exit(Exit::Orderly));
+        self.send(post, Command::Exit(Exit::Orderly));
         self.pause(Duration::from_millis(2))?;
         self.kill(post)
     }
@@ -235,10 +246,10 @@ impl Crew {
     /// Has a process exit by itself.
     pub(crate) fn exit(&mut self, post: Post, exit: Exit) -> Fallible {
         self.worker(post).is_leaving = true;
-        self.tell(post, Command::Exit(exit));
-        self.hear_until(post, "its end", |worker| worker.has_ended)?;
+        self.send(post, Command::Exit(exit));
+        self.receive_until(post, "its end", |worker| worker.has_ended)?;
         self.tally.exits[exit as usize] += 1;
-        self.take_leave(
+        self.reap(
             post,
             &format!("was to end ({exit:?})"),
             |status| match exit {
@@ -249,7 +260,7 @@ impl Crew {
     }
 
     /// Waits for a process to end in the expected way.
-    fn take_leave(
+    fn reap(
         &mut self,
         post: Post,
         what: &str,
@@ -258,9 +269,10 @@ impl Crew {
         let mut worker = self.workers.remove(&post).expect("a post that is taken");
         let status = worker.child.wait()?;
         self.ends[post.kind as usize] += 1;
-        is_expected(status)
-            .then_some(())
-            .ok_or_else(|| format!("{post:?} {what}, but ended with {status}").into())
+        if !is_expected(status) {
+            return Err(format!("{post:?} {what}, but ended with {status}").into());
+        }
+        Ok(())
     }
 
     /// Ends all remaining processes, and receives the rest. Returns the tally.
@@ -268,8 +280,8 @@ impl Crew {
         self.workers.clear();
         drop(self.to_events);
         // Each process's socket is at its end, so each thread that reads one is about to exit.
-        for (_, _, word) in self.events {
-            if let Some(Word::Counted(counts)) = word {
+        for event in self.events {
+            if let Some(Report::Counted(counts)) = event.report {
                 self.tally.counts += counts;
             }
         }

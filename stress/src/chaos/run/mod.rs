@@ -57,7 +57,12 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
 
     /// Length of an owner's longest message in KiB
-    #[arg(long, value_name = "KIB", default_value_t = 3072, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(
+        long,
+        value_name = "KIB",
+        default_value_t = 3072,
+        value_parser = clap::value_parser!(u32).range(1..=65536)
+    )]
     pub(crate) largest: u32,
 
     /// Arguments that make this program call [`play_role`].

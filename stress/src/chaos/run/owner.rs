@@ -3,11 +3,11 @@
 //!
 //! One thread decides, and receives everything that happens as an [`Event`]. Each frame to a peer
 //! is confirmed by its number, in order. A thread for each connection receives the confirmations,
-//! and drops the messages kept until then, in the middle of whatever the first thread does.
+//! and drops the messages kept until then, at any moment of the first thread.
 
 use super::peer::{Sent, Way};
 use super::publisher::Publishing;
-use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
+use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Report, Role, DEADLINE};
 use shm_pool::{
     Namespace, PeerId, Provider, ProviderId, ShareError, ShmBytes, ShmBytesMut, Tuning,
 };
@@ -33,16 +33,19 @@ const ARENA_SIZE: usize = 256 << 10;
 const WINDOW: usize = 32;
 
 /// The number of messages after which the conductor is notified.
-const MESSAGES_PER_WORD: u64 = 16;
+const MESSAGES_PER_REPORT: u64 = 16;
 
 /// The first number of connections and of frames that are not messages.
 const OWN_NUMBERS: u64 = 1 << 63;
 
 enum Event {
-    Told(Command),
+    Commanded(Command),
     Connected(UnixStream, PeerId),
     /// A connection has confirmed a frame.
-    Confirmed(u64, u64),
+    Confirmed {
+        connection: u64,
+        frame: u64,
+    },
     Ended(u64),
 }
 
@@ -71,42 +74,50 @@ struct Connection {
     pending: VecDeque<u64>,
     /// To the thread that receives confirmations: the message kept until each one.
     kept: Sender<Option<ShmBytes>>,
-    hearing: JoinHandle<()>,
+    thread: JoinHandle<()>,
     stage: Stage,
     /// A grant was refused because the peer is dead: the connection must end, too.
-    is_doomed: bool,
+    is_peer_dead: bool,
 }
 
 /// How close a connection is to being quiet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    LettingGo,
+    Releasing,
     /// With all memory released, a grant and a kept message were sent, and must arrive.
     Probed,
 }
 
 pub(crate) fn run(role: &Role, control: &Arc<Control>) {
-    let builder = Provider::builder()
+    let built = Provider::builder()
         .namespace(&Namespace::new(&role.prefix).unwrap())
-        .max_bytes(role.plan.max_bytes());
-    let built = builder
+        .max_bytes(role.plan.max_bytes())
         .max_shared(MAX_SHARED)
         .tuning(Tuning::new().arena_size(ARENA_SIZE))
         .build();
-    let provider = built.unwrap_or_else(|error| control.fail(&format!("cannot build: {error}")));
+    let provider = match built {
+        Ok(provider) => provider,
+        Err(error) => control.fail(&format!("cannot build: {error}")),
+    };
     let publishing = Publishing::start(role, control);
-    control.say(Word::Ready);
+    control.report(Report::Ready);
 
     let (to_events, events) = mpsc::channel();
-    let (listener, id, connected) = (
-        listener(role.listener.expect("an owner's")),
-        provider.id(),
-        to_events.clone(),
-    );
-    thread::spawn(move || let_in(&listener, id, &connected));
-    let (to_obey, told) = (control.clone(), to_events.clone());
-    thread::spawn(move || while told.send(Event::Told(to_obey.next())).is_ok() {});
+    let listener = listener(role.listener.expect("an owner's"));
+    let id = provider.id();
+    let connections = to_events.clone();
+    thread::spawn(move || accept(&listener, id, &connections));
+
+    let from_conductor = control.clone();
+    let commands = to_events.clone();
+    thread::spawn(move || loop {
+        let command = from_conductor.next();
+        if commands.send(Event::Commanded(command)).is_err() {
+            return;
+        }
+    });
+
     let mut owner = Owner {
         control: control.clone(),
         provider,
@@ -123,28 +134,27 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
         counts: Counts::default(),
     };
     owner.work();
-    control.say(Word::Counted(owner.counts));
-    let Owner {
-        provider,
-        publishing,
-        connections,
-        mut random,
-        ..
-    } = owner;
-    publishing.end();
-    // Peers may notice either end first: if this is `None`, the provider is dropped here.
-    let dropped_later = random.bool().then_some(provider);
-    for Connection {
-        socket, hearing, ..
-    } in connections
-    {
+    control.report(Report::Counted(owner.counts));
+    owner.publishing.end();
+    // Peers may notice either end first.
+    if owner.random.bool() {
+        end_connections(owner.connections);
+        drop(owner.provider);
+    } else {
+        drop(owner.provider);
+        end_connections(owner.connections);
+    }
+}
+
+fn end_connections(connections: Vec<Connection>) {
+    for connection in connections {
         // Fails only if the peer has exited.
-        let _ = socket.shutdown(Shutdown::Both);
-        hearing
+        let _ = connection.socket.shutdown(Shutdown::Both);
+        connection
+            .thread
             .join()
             .expect("a panic would have ended the process");
     }
-    drop(dropped_later);
 }
 
 fn listener(inherited: RawFd) -> UnixListener {
@@ -157,7 +167,7 @@ fn listener(inherited: RawFd) -> UnixListener {
 }
 
 /// Accepts one peer after another, so none waits behind an accepted one.
-fn let_in(listener: &UnixListener, provider: ProviderId, events: &Sender<Event>) {
+fn accept(listener: &UnixListener, provider: ProviderId, events: &Sender<Event>) {
     loop {
         let (socket, _) = listener.accept().expect("a listener");
         socket
@@ -166,7 +176,7 @@ fn let_in(listener: &UnixListener, provider: ProviderId, events: &Sender<Event>)
         if wire::send(&socket, &Sent::Hello(provider.to_u64())).is_err() {
             continue;
         }
-        let peer = wire::receive(&socket).expect("a peer that introduces itself, or is gone");
+        let peer = wire::receive(&socket).expect("a peer that sends its id, or has exited");
         socket
             .set_read_timeout(None)
             .expect("no deadline is allowed");
@@ -182,31 +192,31 @@ impl Owner {
     fn work(&mut self) {
         loop {
             while let Ok(event) = self.events.try_recv() {
-                self.note(event);
+                self.handle(event);
             }
             match self.commands.pop_front() {
                 Some(Command::Exit(Exit::Orderly)) => return,
                 Some(Command::Quiesce(peers)) => {
                     self.is_paused = true;
                     self.quiesce(peers);
-                    self.control.say(Word::AtRest(self.what_is_left()));
+                    self.control.report(Report::AtRest(self.remains()));
                 }
                 Some(Command::Resume) => self.resume(),
                 Some(other) => self
                     .control
-                    .fail(&format!("an owner is not to be told {other:?}")),
+                    .fail(&format!("no command for an owner: {other:?}")),
                 None if self.is_paused || self.connections.is_empty() => {
-                    self.hear(Duration::MAX, "anything")
+                    self.wait_for_event(Duration::MAX, "anything")
                 }
-                None if self.connections.iter().any(Connection::has_room) => {
+                None if self.connections.iter().any(Connection::accepts_frames) => {
                     self.publish();
                     self.do_something_else();
-                    if self.counts.published >= MESSAGES_PER_WORD {
+                    if self.counts.published >= MESSAGES_PER_REPORT {
                         self.control
-                            .say(Word::Counted(std::mem::take(&mut self.counts)));
+                            .report(Report::Counted(std::mem::take(&mut self.counts)));
                     }
                 }
-                None => self.hear(DEADLINE, "room in any connection"),
+                None => self.wait_for_event(DEADLINE, "a connection that accepts a frame"),
             }
         }
     }
@@ -214,35 +224,38 @@ impl Owner {
     // ---- events ------------------------------------------------------------------------------
 
     /// Waits for an event, and fails this process if none arrives.
-    fn hear(&mut self, timeout: Duration, what: &str) {
+    fn wait_for_event(&mut self, timeout: Duration, what: &str) {
         match self.events.recv_timeout(timeout) {
-            Ok(event) => self.note(event),
+            Ok(event) => self.handle(event),
             Err(_) => {
-                let pending = self
-                    .connections
-                    .iter()
-                    .map(|one| (one.peer, one.pending.len(), one.is_doomed));
-                let pending: Vec<_> = pending.collect();
-                self.control.fail(&format!(
-                    "waited in vain for {what}; connections, frames, is gone: {pending:?}"
-                ));
+                let mut connections = String::new();
+                for connection in &self.connections {
+                    connections += &format!(
+                        " {}: {} unconfirmed frames, is dead: {};",
+                        connection.peer,
+                        connection.pending.len(),
+                        connection.is_peer_dead
+                    );
+                }
+                self.control
+                    .fail(&format!("waited in vain for {what}:{connections}"));
             }
         }
     }
 
-    fn note(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
-            Event::Told(command) => self.commands.push_back(command),
-            Event::Connected(socket, peer) => self.admit(socket, peer),
-            Event::Confirmed(number, sequence) => {
+            Event::Commanded(command) => self.commands.push_back(command),
+            Event::Connected(socket, peer) => self.add_connection(socket, peer),
+            Event::Confirmed { connection, frame } => {
                 let connection = self
                     .connections
                     .iter_mut()
-                    .find(|connection| connection.number == number);
-                let connection = connection.expect("it ends later");
-                if connection.pending.pop_front() != Some(sequence) {
+                    .find(|other| other.number == connection)
+                    .expect("it ends later");
+                if connection.pending.pop_front() != Some(frame) {
                     self.control.fail(&format!(
-                        "{} confirms {sequence}, which is not its next",
+                        "{} confirms {frame}, which is not its next",
                         connection.peer
                     ));
                 }
@@ -253,36 +266,40 @@ impl Owner {
         }
     }
 
-    fn admit(&mut self, socket: UnixStream, peer: PeerId) {
-        let (number, (kept, to_drop)) = (self.next_number(), mpsc::channel::<Option<ShmBytes>>());
-        let (events, mut to_drop) = (self.to_events.clone(), Some(to_drop));
-        let hearing = wire::listen(
-            socket.try_clone().expect("a descriptor"),
-            move |confirmed| {
-                let event = match confirmed {
-                    Some(sequence) => {
-                        drop(to_drop.as_ref().map(Receiver::try_recv));
-                        Event::Confirmed(number, sequence)
+    fn add_connection(&mut self, socket: UnixStream, peer: PeerId) {
+        let number = self.next_number();
+        let (kept, until_confirmed) = mpsc::channel::<Option<ShmBytes>>();
+        let mut until_confirmed = Some(until_confirmed);
+        let events = self.to_events.clone();
+        let from_peer = socket.try_clone().expect("a descriptor");
+        let thread = wire::listen(from_peer, move |confirmed| {
+            let event = match confirmed {
+                Some(frame) => {
+                    if let Some(until_confirmed) = &until_confirmed {
+                        drop(until_confirmed.try_recv());
                     }
-                    // The thread that receives the end finds nothing kept.
-                    None => {
-                        to_drop = None;
-                        Event::Ended(number)
+                    Event::Confirmed {
+                        connection: number,
+                        frame,
                     }
-                };
-                events.send(event).is_ok()
-            },
-        );
-        let (pending, stage) = (VecDeque::new(), Stage::Running);
+                }
+                None => {
+                    // First, so that nothing is kept any more when the event is handled.
+                    until_confirmed = None;
+                    Event::Ended(number)
+                }
+            };
+            events.send(event).is_ok()
+        });
         self.connections.push(Connection {
             number,
             peer,
             socket,
-            pending,
+            pending: VecDeque::new(),
             kept,
-            hearing,
-            stage,
-            is_doomed: false,
+            thread,
+            stage: Stage::Running,
+            is_peer_dead: false,
         });
     }
 
@@ -302,34 +319,34 @@ impl Owner {
         self.messages += 1;
         let seed = seed(self.provider.id().to_u64(), self.messages);
         let check = |message: &ShmBytes| {
-            check_pattern(message, seed).unwrap_or_else(|text| self.control.fail(&text))
+            if let Err(text) = check_pattern(message, seed) {
+                self.control.fail(&text);
+            }
         };
         fill_pattern(&mut buffer, seed);
         let mut message = buffer.freeze();
         if self.random.u8(..16) == 0 {
             // Never shared: exclusive again, and read by this process itself.
-            let buffer = message
-                .try_into_mut()
-                .unwrap_or_else(|_| self.control.fail("nobody else has this message"));
+            let Ok(buffer) = message.try_into_mut() else {
+                self.control.fail("a message is shared that has one handle");
+            };
             message = buffer.freeze();
             check(&message);
         }
         self.counts.published += 1;
         self.counts.bytes_published += message.len() as u64;
         let way = [Way::Granted, Way::Kept, Way::Fleeting][self.random.usize(..3)];
-        for connection in self
-            .connections
-            .iter_mut()
-            .filter(|connection| connection.has_room())
-        {
-            if self.random.u8(..4) > 0
-                && connection.share(&self.control, &message, self.messages, way, true)
-            {
-                match way {
-                    Way::Granted => self.counts.granted += 1,
-                    Way::Kept => self.counts.kept += 1,
-                    Way::Fleeting => self.counts.fleeting += 1,
-                }
+        for connection in &mut self.connections {
+            if !connection.accepts_frames() || self.random.u8(..4) == 0 {
+                continue;
+            }
+            if !connection.share(&self.control, &message, self.messages, way, true) {
+                continue;
+            }
+            match way {
+                Way::Granted => self.counts.granted += 1,
+                Way::Kept => self.counts.kept += 1,
+                Way::Fleeting => self.counts.fleeting += 1,
             }
         }
         // Still the owner's, whichever peer reads it or dies.
@@ -351,23 +368,19 @@ impl Owner {
                     .fail(&format!("cannot allocate {len} bytes: {error}")),
             }
             let number = self.next_number();
-            for connection in self
-                .connections
-                .iter_mut()
-                .filter(|connection| connection.has_room())
-            {
+            for connection in &mut self.connections {
+                if !connection.accepts_frames() {
+                    continue;
+                }
                 // One of this process's own numbers: the peer was already asked to release.
-                if !connection
-                    .pending
-                    .iter()
-                    .any(|&pending| pending > OWN_NUMBERS)
-                {
-                    connection.send(number, None, Sent::LetGo(number));
+                let was_asked = connection.pending.iter().any(|&frame| frame > OWN_NUMBERS);
+                if !was_asked {
+                    connection.send(number, None, Sent::Release(number));
                 }
             }
-            self.hear(
+            self.wait_for_event(
                 left(deadline),
-                "memory, although peers were asked to let go",
+                "memory, although peers were asked to release theirs",
             );
             if !self.commands.is_empty() {
                 return None;
@@ -381,10 +394,10 @@ impl Owner {
             0..=4 => drop(self.provider.trim()),
             5..=19 => drop(self.provider.reclaim()),
             20..=21 => {
-                let swept = Namespace::new(&self.role.prefix).unwrap().sweep();
-                swept
-                    .map(drop)
-                    .unwrap_or_else(|error| self.control.fail(&format!("cannot sweep: {error}")));
+                let namespace = Namespace::new(&self.role.prefix).unwrap();
+                if let Err(error) = namespace.sweep() {
+                    self.control.fail(&format!("cannot sweep: {error}"));
+                }
             }
             _ => {}
         }
@@ -404,32 +417,26 @@ impl Owner {
     fn quiesce(&mut self, peers: usize) {
         let deadline = Instant::now() + DEADLINE;
         self.publishing.rest();
-        self.connections
-            .iter_mut()
-            .for_each(|connection| connection.stage = Stage::Running);
+        for connection in &mut self.connections {
+            connection.stage = Stage::Running;
+        }
         loop {
             let number = self.next_number();
-            for connection in self
-                .connections
-                .iter_mut()
-                .filter(|one| one.stage == Stage::Running)
-            {
-                connection.stage = Stage::LettingGo;
-                connection.send(number, None, Sent::Rest(number));
+            for connection in &mut self.connections {
+                if connection.stage == Stage::Running {
+                    connection.stage = Stage::Releasing;
+                    connection.send(number, None, Sent::Rest(number));
+                }
             }
-            let is_quiet =
-                |connection: &Connection| connection.pending.is_empty() && !connection.is_doomed;
-            if self.connections.len() == peers && self.connections.iter().all(is_quiet) {
-                if self
-                    .connections
-                    .iter()
-                    .all(|connection| connection.stage == Stage::Probed)
-                {
+
+            let connections = &self.connections;
+            if connections.len() == peers && connections.iter().all(Connection::is_quiet) {
+                if connections.iter().all(|one| one.stage == Stage::Probed) {
                     return;
                 }
                 self.probe();
             }
-            self.hear(left(deadline), &format!("{peers} quiet peers"));
+            self.wait_for_event(left(deadline), &format!("{peers} quiet peers"));
         }
     }
 
@@ -437,16 +444,16 @@ impl Owner {
     /// granted a message.
     fn probe(&mut self) {
         let sequence = self.next_number();
-        let buffer = self.provider.alloc(4096);
-        let mut buffer =
-            buffer.unwrap_or_else(|error| self.control.fail(&format!("at rest: {error}")));
+        let mut buffer = match self.provider.alloc(4096) {
+            Ok(buffer) => buffer,
+            Err(error) => self.control.fail(&format!("at rest: {error}")),
+        };
         fill_pattern(&mut buffer, seed(self.provider.id().to_u64(), sequence));
         let message = buffer.freeze();
-        for connection in self
-            .connections
-            .iter_mut()
-            .filter(|connection| connection.stage == Stage::LettingGo)
-        {
+        for connection in &mut self.connections {
+            if connection.stage != Stage::Releasing {
+                continue;
+            }
             connection.stage = Stage::Probed;
             for way in [Way::Granted, Way::Kept] {
                 connection.share(&self.control, &message, sequence, way, false);
@@ -454,8 +461,9 @@ impl Owner {
         }
     }
 
-    fn what_is_left(&self) -> Remains {
-        let (own, publishers) = (Remains::of(&self.provider), self.publishing.what_is_left());
+    fn remains(&self) -> Remains {
+        let own = Remains::of(&self.provider);
+        let publishers = self.publishing.remains();
         Remains {
             leased: own.leased + publishers.leased,
             in_use: own.in_use + publishers.in_use,
@@ -469,15 +477,19 @@ impl Owner {
         self.is_paused = false;
         self.publishing.resume();
         let number = self.next_number();
-        self.connections
-            .iter_mut()
-            .for_each(|connection| connection.send(number, None, Sent::Resume(number)));
+        for connection in &mut self.connections {
+            connection.send(number, None, Sent::Resume(number));
+        }
     }
 }
 
 impl Connection {
-    fn has_room(&self) -> bool {
-        self.pending.len() < WINDOW && !self.is_doomed
+    fn accepts_frames(&self) -> bool {
+        self.pending.len() < WINDOW && !self.is_peer_dead
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.pending.is_empty() && !self.is_peer_dead
     }
 
     /// Sends a message. Returns `false` if the peer is dead.
@@ -495,7 +507,10 @@ impl Connection {
         };
         match descriptor {
             Ok(descriptor) => {
-                let kept = (way == Way::Kept).then(|| message.clone());
+                let kept = match way {
+                    Way::Kept => Some(message.clone()),
+                    Way::Granted | Way::Fleeting => None,
+                };
                 self.send(
                     sequence,
                     kept,
@@ -507,10 +522,10 @@ impl Connection {
                     },
                 );
             }
-            Err(ShareError::PeerDisconnected(_)) => self.is_doomed = true,
+            Err(ShareError::PeerDisconnected(_)) => self.is_peer_dead = true,
             Err(error) => control.fail(&format!("cannot share message {sequence}: {error}")),
         }
-        !self.is_doomed
+        !self.is_peer_dead
     }
 
     fn send(&mut self, number: u64, kept: Option<ShmBytes>, what: Sent) {

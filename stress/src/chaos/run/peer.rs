@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 use super::receiver::Receiving;
-use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
+use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Report, Role, DEADLINE};
 use super::OWNERS;
 use serde::{Deserialize, Serialize};
 use shm_pool::{AttachError, Client, Descriptor, Namespace, ProviderId, ShmView};
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 /// The number of messages after which the conductor is notified.
-const MESSAGES_PER_WORD: u64 = 16;
+const MESSAGES_PER_REPORT: u64 = 16;
 
 /// The number of views that a slow peer holds, and any other.
 const HELD: [usize; 2] = [1, 12];
@@ -44,7 +44,7 @@ pub(crate) enum Sent {
         descriptor: [u8; Descriptor::SIZE],
     },
     /// Drop all views.
-    LetGo(u64),
+    Release(u64),
     /// The same, and confirm it once the receiver rests, too.
     Rest(u64),
     /// The receiver may rejoin.
@@ -99,7 +99,8 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
         sockets: vec![None; OWNERS],
         is_ready: false,
     }));
-    let follow = |owner| {
+    let mut threads = Vec::new();
+    for owner in 0..OWNERS {
         let follower = Follower {
             owner,
             role: role.clone(),
@@ -109,9 +110,8 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
             held: VecDeque::new(),
             counts: Counts::default(),
         };
-        thread::spawn(move || follower.run())
-    };
-    let following: Vec<_> = (0..OWNERS).map(follow).collect();
+        threads.push(thread::spawn(move || follower.run()));
+    }
     let lock = || shared.lock().expect("no panics");
     loop {
         match control.next() {
@@ -122,19 +122,19 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
                 if let Some(client) = &lock().client {
                     client.unmap_unused();
                 }
-                control.say(Word::AtRest(Remains {
+                control.report(Report::AtRest(Remains {
                     footprint: Footprint::take(&role.prefix),
                     ..Remains::default()
                 }));
             }
             Command::Exit(Exit::Orderly) => break,
-            other => control.fail(&format!("a peer is not to be told {other:?}")),
+            other => control.fail(&format!("no command for a peer: {other:?}")),
         }
     }
     lock().replace(None);
-    following
-        .into_iter()
-        .for_each(|thread| thread.join().expect("a panic would have ended the process"));
+    for thread in threads {
+        thread.join().expect("a panic would have ended the process");
+    }
 }
 
 struct Follower {
@@ -170,25 +170,23 @@ impl Follower {
                 shared.client.clone()
             };
             let Some(client) = client else { break };
-            let (role, control, seed) = (&self.role, &self.control, self.random.u64(..));
-            let receiving = Receiving::start(self.owner, role, control, &client, seed);
+            let seed = self.random.u64(..);
+            let receiving = Receiving::start(self.owner, &self.role, &self.control, &client, seed);
             if let Some(why) = self.follow(&socket, &client, &receiving) {
-                while self
-                    .receive(&socket, &format!("the end of a connection, after: {why}"))
-                    .is_some()
-                {}
+                let end = format!("the end of a connection, after: {why}");
+                while self.receive(&socket, &end).is_some() {}
             }
             receiving.end();
             self.lock().sockets[self.owner] = None;
-            self.held
-                .iter_mut()
-                .for_each(|held| held.has_outlived_its_owner = true);
+            for held in &mut self.held {
+                held.has_outlived_its_owner = true;
+            }
             if self.random.bool() {
-                self.let_go_of_all();
+                self.release_all();
             }
         }
-        self.let_go_of_all();
-        self.tell();
+        self.release_all();
+        self.report_counts();
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -196,8 +194,10 @@ impl Follower {
     }
 
     fn receive(&self, socket: &UnixStream, what: &str) -> Option<Sent> {
-        wire::receive(socket)
-            .unwrap_or_else(|error| self.fail(&format!("waited in vain for {what}: {error}")))
+        match wire::receive(socket) {
+            Ok(sent) => sent,
+            Err(error) => self.fail(&format!("waited in vain for {what}: {error}")),
+        }
     }
 
     /// Follows a connection to its end. Returns why it must end, if it has not yet.
@@ -207,23 +207,23 @@ impl Follower {
         client: &Client,
         receiving: &Receiving,
     ) -> Option<String> {
-        let Sent::Hello(provider) = self.receive(socket, "a greeting")? else {
-            self.fail("an owner that does not greet");
+        let Sent::Hello(provider) = self.receive(socket, "the provider's id")? else {
+            self.fail("the first frame is not the provider's id");
         };
         match client.connect(ProviderId::from_u64(provider)) {
             // Not sent if the owner has exited, which the next read detects.
             Ok(peer) => drop(wire::send(socket, &peer.to_bytes())),
-            Err(error) => return self.owner_gone(&error, "connect"),
+            Err(error) => return self.owner_has_exited(&error, "connect"),
         }
         if !std::mem::replace(&mut self.lock().is_ready, true) {
-            self.control.say(Word::Ready);
+            self.control.report(Report::Ready);
         }
         while let Some(sent) = self.receive(socket, "a message") {
             match sent {
-                Sent::Hello(_) => self.fail("an owner that greets again"),
-                Sent::LetGo(number) | Sent::Rest(number) => {
-                    self.let_go_of_all();
-                    self.tell();
+                Sent::Hello(_) => self.fail("a second frame with the provider's id"),
+                Sent::Release(number) | Sent::Rest(number) => {
+                    self.release_all();
+                    self.report_counts();
                     if matches!(sent, Sent::Rest(_)) && !receiving.wait_until_it_rests() {
                         self.fail("the receiver does not come to rest");
                     }
@@ -246,7 +246,7 @@ impl Follower {
                         Err(AttachError::Stale) if way == Way::Fleeting => None,
                         Err(error) => {
                             self.counts.lost += 1;
-                            return self.owner_gone(
+                            return self.owner_has_exited(
                                 &error,
                                 &format!("attach to message {sequence} ({way:?})"),
                             );
@@ -273,7 +273,7 @@ impl Follower {
     }
 
     /// Fails this process unless the error can be due to an owner that has exited.
-    fn owner_gone(&self, error: &AttachError, what: &str) -> Option<String> {
+    fn owner_has_exited(&self, error: &AttachError, what: &str) -> Option<String> {
         let text = format!("cannot {what}: {error}");
         match error {
             AttachError::Stale
@@ -292,40 +292,46 @@ impl Follower {
             seed,
             has_outlived_its_owner: false,
         };
-        self.look(&held, false);
+        self.check(&held, false);
         if may_hold {
-            // Another lease on the same message.
-            let clone = (self.random.u8(..16) == 0)
-                .then(|| held.view.try_clone().expect("few views of it"));
-            let more = clone.map(|view| Held {
-                view,
-                seed,
-                has_outlived_its_owner: false,
-            });
-            self.held.extend([Some(held), more].into_iter().flatten());
+            if self.random.u8(..16) == 0 {
+                // Another lease on the same message.
+                let view = held.view.try_clone().expect("few views of it");
+                self.held.push_back(Held {
+                    view,
+                    seed,
+                    has_outlived_its_owner: false,
+                });
+            }
+            self.held.push_back(held);
         }
-        let bytes = |held: &VecDeque<Held>| held.iter().map(|held| held.view.len()).sum::<usize>();
         let most = HELD[self.role.post.index % HELD.len()];
-        while self.held.len() > most || bytes(&self.held) > HELD_BYTES {
-            self.let_go_of_oldest();
+        while self.held.len() > most || self.bytes_held() > HELD_BYTES {
+            self.release_oldest();
         }
-        if self.counts.read >= MESSAGES_PER_WORD {
-            self.tell();
+        if self.counts.read >= MESSAGES_PER_REPORT {
+            self.report_counts();
         }
     }
 
+    fn bytes_held(&self) -> usize {
+        let mut bytes = 0;
+        for held in &self.held {
+            bytes += held.view.len();
+        }
+        bytes
+    }
+
     /// Checks every byte of a view.
-    fn look(&mut self, held: &Held, again: bool) {
+    fn check(&mut self, held: &Held, again: bool) {
         self.counts.bytes_checked += held.view.len() as u64;
         self.counts.again += u64::from(again);
         self.counts.outlived += u64::from(held.has_outlived_its_owner);
         // The black box makes each check read the memory again.
         if let Err(text) = check_pattern(black_box(&held.view[..]), held.seed) {
             self.counts.torn += 1;
-            self.control.complain(&format!(
-                "torn, {}: {text}",
-                if again { "while held" } else { "on arrival" }
-            ));
+            let when = if again { "while held" } else { "on arrival" };
+            self.control.print_problem(&format!("torn, {when}: {text}"));
         }
     }
 
@@ -333,7 +339,7 @@ impl Follower {
         if self.random.u8(..8) == 0 && !self.held.is_empty() {
             let at = self.random.usize(..self.held.len());
             let held = self.held.remove(at).expect("one of those held");
-            self.look(&held, true);
+            self.check(&held, true);
             self.held.insert(at, held);
         }
         if self.random.u8(..64) == 0 {
@@ -341,21 +347,21 @@ impl Follower {
         }
     }
 
-    fn let_go_of_oldest(&mut self) {
+    fn release_oldest(&mut self) {
         if let Some(held) = self.held.pop_front() {
-            self.look(&held, true);
+            self.check(&held, true);
         }
     }
 
-    fn let_go_of_all(&mut self) {
+    fn release_all(&mut self) {
         while !self.held.is_empty() {
-            self.let_go_of_oldest();
+            self.release_oldest();
         }
     }
 
-    fn tell(&mut self) {
+    fn report_counts(&mut self) {
         self.control
-            .say(Word::Counted(std::mem::take(&mut self.counts)));
+            .report(Report::Counted(std::mem::take(&mut self.counts)));
     }
 
     fn fail(&self, text: &str) -> ! {

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::receiver::{channel, len, number, What, CAPACITY};
-use super::worker::{Control, Counts, Remains, Role, Word, DEADLINE};
+use super::worker::{Control, Counts, Remains, Report, Role, DEADLINE};
 use super::PEERS;
 use shm_pool::channel::{Interrupter, Publisher, SendErrorKind, Sent, MAX_INLINE};
 use shm_pool::{Namespace, Provider, ShmBytes, Tuning};
@@ -29,12 +29,12 @@ const TIMEOUT: Duration = Duration::from_millis(2);
 const PAUSE: Duration = Duration::from_millis(4);
 
 /// The number of messages after which the conductor is notified.
-const MESSAGES_PER_WORD: u64 = 256;
+const MESSAGES_PER_REPORT: u64 = 256;
 
 enum Order {
-    /// Make all receivers leave, until asked what is left.
+    /// Make all receivers leave, until [`Report`](Self::Report).
     Rest,
-    Tell(Sender<Remains>),
+    Report(Sender<Remains>),
     Resume,
 }
 
@@ -47,21 +47,26 @@ pub(crate) struct Publishing {
 
 impl Publishing {
     pub(crate) fn start(role: &Role, control: &Arc<Control>) -> Self {
-        let provider = Provider::builder()
+        let built = Provider::builder()
             .namespace(&Namespace::new(&role.prefix).unwrap())
             .max_bytes(MAX_BYTES)
-            .tuning(Tuning::new().arena_size(MAX_BYTES / 4));
-        let provider = provider
-            .build()
-            .unwrap_or_else(|error| control.fail(&format!("cannot build: {error}")));
-        let options = Publisher::builder()
+            .tuning(Tuning::new().arena_size(MAX_BYTES / 4))
+            .build();
+        let provider = match built {
+            Ok(provider) => provider,
+            Err(error) => control.fail(&format!("cannot build: {error}")),
+        };
+        let created = Publisher::builder()
             .max_subscribers(PEERS)
             .capacity(CAPACITY)
-            .history(1);
-        let publisher = options.create(&provider, &channel(role.post.index));
-        let publisher =
-            publisher.unwrap_or_else(|error| control.fail(&format!("cannot publish: {error}")));
-        let (interrupter, (orders, told)) = (publisher.interrupter(), mpsc::channel());
+            .history(1)
+            .create(&provider, &channel(role.post.index));
+        let publisher = match created {
+            Ok(publisher) => publisher,
+            Err(error) => control.fail(&format!("cannot publish: {error}")),
+        };
+        let interrupter = publisher.interrupter();
+        let (to_thread, orders) = mpsc::channel();
         let mut random = fastrand::Rng::with_seed(role.seed);
         let publishes = Publishes {
             owner: role.post.index as u64,
@@ -69,13 +74,13 @@ impl Publishing {
             count: random.u64(..1 << 48),
             provider,
             publisher,
-            told,
+            orders,
             control: control.clone(),
             random,
             counts: Counts::default(),
         };
         Self {
-            orders,
+            orders: to_thread,
             interrupter,
             thread: thread::spawn(move || publishes.run()),
         }
@@ -87,10 +92,12 @@ impl Publishing {
     }
 
     /// Returns what is left, with no receiver connected.
-    pub(crate) fn what_is_left(&self) -> Remains {
-        let (tell, told) = mpsc::channel();
-        self.order(Order::Tell(tell));
-        told.recv().expect("a panic would have ended the process")
+    pub(crate) fn remains(&self) -> Remains {
+        let (to_here, remains) = mpsc::channel();
+        self.order(Order::Report(to_here));
+        remains
+            .recv()
+            .expect("a panic would have ended the process")
     }
 
     pub(crate) fn resume(&self) {
@@ -121,7 +128,7 @@ struct Publishes {
     publisher: Publisher,
     /// Of the last message.
     count: u64,
-    told: Receiver<Order>,
+    orders: Receiver<Order>,
     control: Arc<Control>,
     random: fastrand::Rng,
     counts: Counts,
@@ -129,58 +136,55 @@ struct Publishes {
 
 impl Publishes {
     fn run(mut self) {
-        let mut rests = false;
+        let mut is_at_rest = false;
         loop {
             let pause = PAUSE.mul_f64(self.random.f64());
-            match self.told.recv_timeout(pause) {
-                Ok(Order::Rest) => rests = true,
-                Ok(Order::Tell(tell)) => drop(tell.send(self.what_is_left())),
-                Ok(Order::Resume) => rests = false,
+            match self.orders.recv_timeout(pause) {
+                Ok(Order::Rest) => is_at_rest = true,
+                Ok(Order::Report(to_owner)) => {
+                    to_owner
+                        .send(self.remains())
+                        .expect("the owner waits for it");
+                }
+                Ok(Order::Resume) => is_at_rest = false,
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) if !self.has_receivers() => {}
-                Err(RecvTimeoutError::Timeout) if rests => self.have_all_leave(),
+                Err(RecvTimeoutError::Timeout) if is_at_rest => self.make_all_leave(),
                 Err(RecvTimeoutError::Timeout) => self.publish_some(),
             }
         }
-        self.tell();
-        let Self {
-            provider,
-            publisher,
-            mut random,
-            ..
-        } = self;
-        // Receivers may notice either end first: if this is `None`, the provider is dropped here.
-        let dropped_later = random.bool().then_some(provider);
-        drop(publisher);
-        drop(dropped_later);
+        self.report_counts();
+        // Receivers may notice either end first.
+        if self.random.bool() {
+            drop(self.publisher);
+            drop(self.provider);
+        } else {
+            drop(self.provider);
+            drop(self.publisher);
+        }
     }
 
     /// Waits for a receiver. Returns `false` if another command is due.
     fn has_receivers(&mut self) -> bool {
-        match self
-            .publisher
-            .wait_for_receivers(1, DEADLINE)
-            .map_err(|error| error.kind())
-        {
+        match self.publisher.wait_for_receivers(1, DEADLINE) {
             Ok(()) => true,
-            Err(SendErrorKind::Interrupted) => false,
-            Err(error) => self.fail(&format!("no receiver came: {error}")),
+            Err(error) if error.kind() == SendErrorKind::Interrupted => false,
+            Err(error) => self.fail(&format!("no receiver joined: {error}")),
         }
     }
 
-    /// Publishes more or fewer messages than the receivers have room for; then waits for them.
+    /// Publishes more or fewer messages than fit the receivers' queues; then waits for them.
     fn publish_some(&mut self) {
-        (0..self.random.usize(1..=2 * CAPACITY)).for_each(|_| self.publish());
+        for _ in 0..self.random.usize(1..=2 * CAPACITY) {
+            self.publish();
+        }
         self.wait_until_received();
     }
 
     fn wait_until_received(&mut self) {
-        match self
-            .publisher
-            .wait_until_received(DEADLINE)
-            .map_err(|error| error.kind())
-        {
-            Ok(()) | Err(SendErrorKind::Interrupted) => {}
+        match self.publisher.wait_until_received(DEADLINE) {
+            Ok(()) => {}
+            Err(error) if error.kind() == SendErrorKind::Interrupted => {}
             Err(error) => self.fail(&format!("a receiver does not receive: {error}")),
         }
     }
@@ -199,7 +203,7 @@ impl Publishes {
             }
             Err(error) if error.is_exhausted() => {
                 self.counts.exhausted += 1;
-                self.send_inline(What::LetGo);
+                self.send_inline(What::Release);
             }
             Err(error) => self.fail(&format!("cannot allocate {len} bytes: {error}")),
         }
@@ -224,7 +228,8 @@ impl Publishes {
     }
 
     fn send_inline(&mut self, what: What) {
-        let (number, mut bytes) = (number(self.count + 1, what), [0; MAX_INLINE]);
+        let number = number(self.count + 1, what);
+        let mut bytes = [0; MAX_INLINE];
         let bytes = &mut bytes[..len(number)];
         numbered::fill(bytes, self.owner, number);
         let sent = loop {
@@ -233,9 +238,9 @@ impl Publishes {
             } else {
                 self.publisher.send_copy(bytes)
             };
-            match sent.map_err(|error| error.kind()) {
+            match sent {
                 Ok(sent) => break sent,
-                Err(SendErrorKind::Interrupted) => {}
+                Err(error) if error.kind() == SendErrorKind::Interrupted => {}
                 Err(error) => self.fail(&format!("cannot send bytes: {error}")),
             }
         };
@@ -246,32 +251,33 @@ impl Publishes {
         self.count += 1;
         self.counts.sent += 1;
         self.counts.takers += sent.receivers as u64;
-        if self.counts.sent >= MESSAGES_PER_WORD {
-            self.tell();
+        if self.counts.sent >= MESSAGES_PER_REPORT {
+            self.report_counts();
         }
     }
 
     // ---- quiet periods -----------------------------------------------------------------------
 
-    fn have_all_leave(&mut self) {
+    fn make_all_leave(&mut self) {
         self.send_inline(What::Rest);
-        // Then there is room, even at a receiver that did not get it.
+        // Then no queue is full, not even that of a receiver that did not get it.
         self.wait_until_received();
     }
 
     /// No receiver is connected, so all memory is available.
-    fn what_is_left(&mut self) -> Remains {
+    fn remains(&mut self) -> Remains {
         let receivers: Vec<_> = self.publisher.receivers().collect();
         if !receivers.is_empty() {
             self.fail(&format!(
-                "these have left, and count as there: {receivers:?}"
+                "these have left, and count as connected: {receivers:?}"
             ));
         }
         // A receiver that joins later gets this as the history, and is not to rest.
-        self.send_inline(What::LetGo);
-        let all = self.provider.alloc_timeout(MAX_BYTES, DEADLINE);
-        drop(all.unwrap_or_else(|error| self.fail(&format!("not all memory is back: {error}"))));
-        self.tell();
+        self.send_inline(What::Release);
+        if let Err(error) = self.provider.alloc_timeout(MAX_BYTES, DEADLINE) {
+            self.fail(&format!("not all memory was returned: {error}"));
+        }
+        self.report_counts();
         let remains = Remains::of(&self.provider);
         if remains.peak > MAX_BYTES {
             self.fail(&format!(
@@ -282,8 +288,9 @@ impl Publishes {
         remains
     }
 
-    fn tell(&mut self) {
-        self.control.say(Word::Counted(mem::take(&mut self.counts)));
+    fn report_counts(&mut self) {
+        self.control
+            .report(Report::Counted(mem::take(&mut self.counts)));
     }
 
     fn fail(&self, text: &str) -> ! {

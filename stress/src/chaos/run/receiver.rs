@@ -2,12 +2,12 @@
 //! receives in a thread or as a task, checks every byte, holds, checks again, leaves, and rejoins.
 //! It never misses a message that is not counted, and with [`OnFull::Block`] none at all.
 //!
-//! When the publisher says so, it leaves with all that it holds, and rests until the connection
-//! allows it to rejoin.
+//! When the publisher sends [`What::Rest`], it drops all messages, leaves, and rests until the
+//! connection allows it to rejoin.
 
 #![forbid(unsafe_code)]
 
-use super::worker::{Control, Counts, Role, Word, DEADLINE};
+use super::worker::{Control, Counts, Report, Role, DEADLINE};
 use nix::errno::Errno;
 use shm_pool::channel::{
     ChannelError, Interrupter, Message, OnEnd, OnFull, RecvError, Subscriber, MAX_INLINE,
@@ -37,17 +37,17 @@ const LARGEST: usize = 64 << 10;
 const TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The number of messages after which the conductor is notified.
-const MESSAGES_PER_WORD: u64 = 256;
+const MESSAGES_PER_REPORT: u64 = 256;
 
 /// The purpose of a publisher's message. It is in the last two bits of the message's number; the
 /// rest counts the messages, from a start that differs between publishers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    Bytes,
+    Bytes = 0,
     /// Drop all messages.
-    LetGo,
+    Release = 1,
     /// Drop all messages, leave, and rest.
-    Rest,
+    Rest = 2,
 }
 
 /// The name of the channel of an owner, and of its successors.
@@ -84,7 +84,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    rests: bool,
+    is_at_rest: bool,
     is_over: bool,
     /// Of the current receiver, if it waits in a thread.
     interrupter: Option<Interrupter>,
@@ -124,17 +124,18 @@ impl Receiving {
 
     /// Waits until it has left and dropped all messages. Returns `false` if that takes too long.
     pub(crate) fn wait_until_it_rests(&self) -> bool {
-        let is_busy = |state: &mut State| !state.rests;
+        let is_busy = |state: &mut State| !state.is_at_rest;
         let waited = self
             .shared
             .changed
             .wait_timeout_while(self.shared.lock(), DEADLINE, is_busy);
-        waited.expect("no panics").0.rests
+        let (state, _) = waited.expect("no panics");
+        state.is_at_rest
     }
 
     /// Allows it to rejoin.
     pub(crate) fn resume(&self) {
-        self.shared.lock().rests = false;
+        self.shared.lock().is_at_rest = false;
         self.shared.changed.notify_all();
     }
 
@@ -142,7 +143,9 @@ impl Receiving {
     pub(crate) fn end(self) {
         let mut state = self.shared.lock();
         state.is_over = true;
-        state.interrupter.iter().for_each(Interrupter::interrupt);
+        if let Some(interrupter) = &state.interrupter {
+            interrupter.interrupt();
+        }
         drop(state);
         self.shared.changed.notify_all();
         self.thread.thread().unpark();
@@ -164,8 +167,8 @@ struct Receives {
     counts: Counts,
 }
 
-/// What a receiver knows of its publisher's messages.
-struct Heard {
+/// How far a receiver has received its publisher's messages.
+struct Progress {
     on_full: OnFull,
     /// The count of the last message.
     last: Option<u64>,
@@ -175,20 +178,20 @@ struct Heard {
 
 impl Receives {
     fn run(mut self) {
-        while let Some((receiver, on_full)) = self.come() {
+        while let Some((receiver, on_full)) = self.join() {
             if self.receive_some(receiver, on_full) == What::Rest {
                 self.rest();
             }
         }
-        self.let_go_of_all();
-        self.tell();
+        self.release_all();
+        self.report_counts();
     }
 
     fn is_over(&self) -> bool {
         self.shared.lock().is_over
     }
 
-    fn come(&mut self) -> Option<(Subscriber, OnFull)> {
+    fn join(&mut self) -> Option<(Subscriber, OnFull)> {
         let on_full =
             [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest][self.random.usize(..3)];
         let spin = Duration::from_micros(self.random.u64(..2) * 20);
@@ -208,12 +211,12 @@ impl Receives {
                 .open_timeout(&channel(self.owner), TIMEOUT)
             {
                 Ok(receiver) => {
-                    self.counts.came += 1;
+                    self.counts.joined += 1;
                     return Some((receiver, on_full));
                 }
                 // The messages it holds of its former receivers keep their registrations taken. If
                 // a registration were lost, this would never come to rest.
-                Err(ChannelError::TooManyReceivers { .. }) => self.let_go_of_oldest(),
+                Err(ChannelError::TooManyReceivers { .. }) => self.release_oldest(),
                 // The publisher has closed, and has no successor yet; or the successor is creating
                 // the channel, or died doing so.
                 Err(
@@ -224,7 +227,7 @@ impl Receives {
                 ) => {}
                 // A sweep has taken the connection before it was locked.
                 Err(ChannelError::Os(error)) if error.errno() == Some(Errno::ENOENT as i32) => {}
-                Err(error) => self.fail(&format!("cannot come to the publisher: {error}")),
+                Err(error) => self.fail(&format!("cannot join the publisher: {error}")),
             }
         }
         None
@@ -233,32 +236,33 @@ impl Receives {
     /// Receives until the publisher closes or makes it rest, this is to end, or it has received
     /// enough.
     fn receive_some(&mut self, mut receiver: Subscriber, on_full: OnFull) -> What {
-        let mut heard = Heard {
+        let mut progress = Progress {
             on_full,
             last: None,
             lost: 0,
         };
-        let (mut what, mut is_task) = (What::Bytes, self.random.bool());
+        let mut what = What::Bytes;
+        let mut is_task = self.random.bool();
         self.shared.lock().interrupter = Some(receiver.interrupter());
         while !self.is_over() && what != What::Rest && self.random.u8(..) > 0 {
             // Seldom, because switching between the two costs much.
             is_task ^= self.random.u8(..64) == 0;
             match self.receive(&mut receiver, is_task) {
-                Ok(message) => what = self.take(message, &mut heard),
+                Ok(message) => what = self.take(message, &mut progress),
                 Err(RecvError::Interrupted) => {}
                 // It still has as many messages as it may.
                 Err(RecvError::TooManyBorrowed { .. }) => {}
                 Err(RecvError::Disconnected) => break,
                 // The owner exited normally before this receiver had mapped the segment.
-                Err(RecvError::MessageLost { .. }) => heard.lost += 1,
+                Err(RecvError::MessageLost { .. }) => progress.lost += 1,
                 Err(error) => self.fail(&format!("cannot receive, {on_full:?}: {error}")),
             }
         }
         self.shared.lock().interrupter = None;
-        self.counts.lost += heard.lost;
+        self.counts.lost += progress.lost;
         // If not, the held messages outlive it.
         if self.random.bool() {
-            self.let_go_of_all();
+            self.release_all();
         }
         what
     }
@@ -275,43 +279,51 @@ impl Receives {
     }
 
     /// Carries out a message, and checks its order and its bytes.
-    fn take(&mut self, message: Message, heard: &mut Heard) -> What {
-        let number =
-            numbered::number(&message).unwrap_or_else(|error| self.fail(&error.to_string()));
-        let (count, missed) = (number >> 2, u64::from(message.missed()));
-        let is_next = heard.last.iter().all(|last| count == last + 1 + missed);
-        if !is_next || heard.on_full == OnFull::Block && missed != heard.lost {
-            let (on_full, last, lost) = (heard.on_full, heard.last, heard.lost);
-            let but = format!("{missed} missed, {lost} of them lost with their owner");
+    fn take(&mut self, message: Message, progress: &mut Progress) -> What {
+        let number = match numbered::number(&message) {
+            Ok(number) => number,
+            Err(error) => self.fail(&error.to_string()),
+        };
+        let count = number >> 2;
+        let missed = u64::from(message.missed());
+        let is_next = match progress.last {
+            Some(last) => count == last + 1 + missed,
+            None => true,
+        };
+        if !is_next || progress.on_full == OnFull::Block && missed != progress.lost {
             self.fail(&format!(
-                "{on_full:?}: message {count} follows {last:?}, with {but}"
+                "{:?}: message {count} follows {:?}, with {missed} missed, {} of them lost with \
+                 their owner",
+                progress.on_full, progress.last, progress.lost
             ));
         }
         self.counts.received += 1;
         self.counts.missed += missed;
-        self.counts.lost += heard.lost;
-        (heard.last, heard.lost) = (Some(count), 0);
+        self.counts.lost += progress.lost;
+        progress.last = Some(count);
+        progress.lost = 0;
         self.held.push_back((message, number));
-        self.look(self.held.len() - 1, false);
-        let what = [What::Bytes, What::LetGo, What::Rest]
-            .into_iter()
-            .find(|&what| what as u64 == number & 3);
-        match what {
-            Some(What::Bytes) => {}
-            Some(What::LetGo | What::Rest) => self.let_go_of_all(),
-            None => self.fail(&format!("a message with the number {number:#x}")),
+        self.check(self.held.len() - 1, false);
+        let what = match number & 3 {
+            0 => What::Bytes,
+            1 => What::Release,
+            2 => What::Rest,
+            _ => self.fail(&format!("a message with the number {number:#x}")),
+        };
+        if what != What::Bytes {
+            self.release_all();
         }
         while self.held.len() > self.most_held {
-            self.let_go_of_oldest();
+            self.release_oldest();
         }
-        if self.counts.received >= MESSAGES_PER_WORD {
-            self.tell();
+        if self.counts.received >= MESSAGES_PER_REPORT {
+            self.report_counts();
         }
-        what.unwrap_or(What::Bytes)
+        what
     }
 
     /// Checks every byte of a held message.
-    fn look(&mut self, at: usize, again: bool) {
+    fn check(&mut self, at: usize, again: bool) {
         let (message, number) = &self.held[at];
         self.counts.bytes_checked += message.len() as u64;
         self.counts.again += u64::from(again);
@@ -320,41 +332,41 @@ impl Receives {
             numbered::check(black_box(message), len(*number), self.owner as u64, *number)
         {
             self.counts.torn += 1;
-            self.control.complain(&format!(
-                "torn, {}: {error}",
-                if again { "while held" } else { "on arrival" }
-            ));
+            let when = if again { "while held" } else { "on arrival" };
+            self.control
+                .print_problem(&format!("torn, {when}: {error}"));
         }
     }
 
-    fn let_go_of_oldest(&mut self) {
+    fn release_oldest(&mut self) {
         if !self.held.is_empty() {
-            self.look(0, true);
+            self.check(0, true);
             self.held.pop_front();
         }
     }
 
-    fn let_go_of_all(&mut self) {
+    fn release_all(&mut self) {
         while !self.held.is_empty() {
-            self.let_go_of_oldest();
+            self.release_oldest();
         }
     }
 
     /// Rests without any part of the channel until it may rejoin.
     fn rest(&mut self) {
-        self.tell();
+        self.report_counts();
         let mut state = self.shared.lock();
-        state.rests = true;
+        state.is_at_rest = true;
         self.shared.changed.notify_all();
         let waited = self
             .shared
             .changed
-            .wait_while(state, |state| state.rests && !state.is_over);
+            .wait_while(state, |state| state.is_at_rest && !state.is_over);
         drop(waited.expect("no panics"));
     }
 
-    fn tell(&mut self) {
-        self.control.say(Word::Counted(mem::take(&mut self.counts)));
+    fn report_counts(&mut self) {
+        self.control
+            .report(Report::Counted(mem::take(&mut self.counts)));
     }
 
     fn fail(&self, text: &str) -> ! {

@@ -52,86 +52,117 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            seed,
-            newborns_killed,
-            leaving_killed,
-            recreated,
-            storms,
-            sweeps,
-            eras,
-            ..
-        } = self;
-        let Self {
-            checks,
-            checks_alone,
-            survived,
-            swept,
-            left,
-            problems,
-            ..
-        } = self;
-        let Counts {
-            published,
-            granted,
-            kept,
-            fleeting,
-            exhausted,
-            ..
-        } = self.counts;
-        let Counts {
-            read,
-            stale,
-            again,
-            outlived,
-            lost,
-            torn,
-            ..
-        } = self.counts;
-        let Counts {
-            sent,
-            takers,
-            came,
-            received,
-            missed,
-            ..
-        } = self.counts;
-        let [mib_published, mib_checked] =
-            [self.counts.bytes_published, self.counts.bytes_checked].map(|b| b >> 20);
-        let [peak, cap] = [self.peak, self.cap].map(|bytes| bytes >> 10);
-        let (kills, [owners, peers]) = (self.kills(), self.killed);
-        let [orderly, sudden, aborts] = self.exits;
-        let [descriptors, shared, others] = self.gained;
+        let counts = &self.counts;
+        let kills = self.kills();
         let seconds = self.elapsed.as_secs_f64();
         let rate = kills as f64 / seconds;
-        write!(
-            f,
-            "\
-seed                  {seed}
-time                  {seconds:.1} s, {rate:.0} kills/s
-killed (SIGKILL)      {kills}: {owners} owners, {peers} peers
-  of them             {newborns_killed} not ready yet, {leaving_killed} about to exit
-other ends            {aborts} aborts, {sudden} exits without drop, {orderly} orderly exits
-storms, sweeps        {storms} storms, {sweeps} sweeps by the conductor
-clients replaced      {recreated}
-published             {published} messages, {mib_published} MiB
-descriptors sent      {granted} granted, {kept} kept until confirmed, {fleeting} neither
-waits for memory      {exhausted}
-read                  {read} messages, {stale} stale, {lost} gone with their owner
-looked at again       {again} views, {outlived} after their owner had gone
-publishers            {sent} messages, to {takers} takers
-receivers             {came} came, received {received}, were told of {missed} that they missed
-bytes checked         {mib_checked} MiB
-torn                  {torn}
-times of quiet        {checks}, {checks_alone} without a peer: nothing leased
-most held             {peak} KiB of {cap} KiB
-veterans              {eras} eras, at most {survived} ends survived
-  they gained         {descriptors} descriptors, {shared} shared mappings, {others} other mappings
-in /dev/shm           {swept} swept at last, {left} left
-"
+        let [owners, peers] = self.killed;
+        let [orderly, sudden, aborts] = self.exits;
+        let [descriptors, shared, others] = self.gained;
+
+        let mut line = |name: &str, value: fmt::Arguments<'_>| writeln!(f, "{name:21} {value}");
+        line("seed", format_args!("{}", self.seed))?;
+        line("time", format_args!("{seconds:.1} s, {rate:.0} kills/s"))?;
+        line(
+            "killed (SIGKILL)",
+            format_args!("{kills}: {owners} owners, {peers} peers"),
         )?;
-        problems
-            .iter()
-            .try_for_each(|problem| writeln!(f, "PROBLEM               {problem}"))
+        line(
+            "  of them",
+            format_args!(
+                "{} not ready yet, {} about to exit",
+                self.newborns_killed, self.leaving_killed
+            ),
+        )?;
+        line(
+            "other ends",
+            format_args!("{aborts} aborts, {sudden} exits without drop, {orderly} orderly exits"),
+        )?;
+        line(
+            "storms, sweeps",
+            format_args!(
+                "{} storms, {} sweeps by the conductor",
+                self.storms, self.sweeps
+            ),
+        )?;
+        line("clients replaced", format_args!("{}", self.recreated))?;
+        line(
+            "published",
+            format_args!(
+                "{} messages, {} MiB",
+                counts.published,
+                counts.bytes_published >> 20
+            ),
+        )?;
+        line(
+            "descriptors sent",
+            format_args!(
+                "{} granted, {} kept until confirmed, {} neither",
+                counts.granted, counts.kept, counts.fleeting
+            ),
+        )?;
+        line("waits for memory", format_args!("{}", counts.exhausted))?;
+        line(
+            "read",
+            format_args!(
+                "{} messages, {} stale, {} lost with their owner",
+                counts.read, counts.stale, counts.lost
+            ),
+        )?;
+        line(
+            "checked again",
+            format_args!(
+                "{} views, {} after their owner had exited",
+                counts.again, counts.outlived
+            ),
+        )?;
+        line(
+            "publishers",
+            format_args!("{} messages, to {} takers", counts.sent, counts.takers),
+        )?;
+        line(
+            "receivers",
+            format_args!(
+                "{} joined, received {}, missed {}",
+                counts.joined, counts.received, counts.missed
+            ),
+        )?;
+        line(
+            "bytes checked",
+            format_args!("{} MiB", counts.bytes_checked >> 20),
+        )?;
+        line("torn", format_args!("{}", counts.torn))?;
+        line(
+            "times of quiet",
+            format_args!(
+                "{}, {} without a peer: nothing leased",
+                self.checks, self.checks_alone
+            ),
+        )?;
+        line(
+            "most held",
+            format_args!("{} KiB of {} KiB", self.peak >> 10, self.cap >> 10),
+        )?;
+        line(
+            "veterans",
+            format_args!(
+                "{} eras, at most {} ends survived",
+                self.eras, self.survived
+            ),
+        )?;
+        line(
+            "  they gained",
+            format_args!(
+                "{descriptors} descriptors, {shared} shared mappings, {others} other mappings"
+            ),
+        )?;
+        line(
+            "in /dev/shm",
+            format_args!("{} swept at last, {} left", self.swept, self.left),
+        )?;
+        for problem in &self.problems {
+            line("PROBLEM", format_args!("{problem}"))?;
+        }
+        Ok(())
     }
 }

@@ -74,7 +74,7 @@ pub(crate) enum Command {
 
 /// A report from a worker to the conductor.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum Word {
+pub(crate) enum Report {
     /// Built; or connected for the first time.
     Ready,
     Counted(Counts),
@@ -113,9 +113,9 @@ pub(crate) struct Counts {
     pub(crate) sent: u64,
     pub(crate) takers: u64,
     /// Receivers that have joined.
-    pub(crate) came: u64,
+    pub(crate) joined: u64,
     pub(crate) received: u64,
-    /// Messages that receivers were told they had missed.
+    /// Messages that receivers have missed.
     pub(crate) missed: u64,
 }
 
@@ -169,11 +169,13 @@ impl Footprint {
         while threads("shm-pool-await") + threads("shm-pool-names") > 0 {
             thread::yield_now();
         }
-        let objects = procfs::shared_mappings().expect("/proc");
-        let shared = objects
-            .iter()
-            .filter(|object| object.name.starts_with(&format!("{prefix}.")))
-            .count();
+        let start = format!("{prefix}.");
+        let mut shared = 0;
+        for mapping in procfs::shared_mappings().expect("/proc") {
+            if mapping.name.starts_with(&start) {
+                shared += 1;
+            }
+        }
         let others = procfs::mappings().expect("/proc") - shared;
         Self {
             descriptors: procfs::descriptors().expect("/proc"),
@@ -191,14 +193,14 @@ pub(crate) struct Control {
 
 impl Control {
     /// Reports to the conductor. Without a conductor, there is no reason to continue.
-    pub(crate) fn say(&self, word: Word) {
-        if wire::send(&self.socket, &word).is_err() {
+    pub(crate) fn report(&self, report: Report) {
+        if wire::send(&self.socket, &report).is_err() {
             process::exit(2);
         }
     }
 
     /// Waits for the next command, for as long as the conductor lives. Disorderly exits happen
-    /// here, in the middle of whatever the other threads do.
+    /// here, at any moment of the other threads.
     pub(crate) fn next(&self) -> Command {
         match wire::receive(&self.socket).unwrap_or_default() {
             None => process::exit(2),
@@ -209,14 +211,14 @@ impl Control {
     }
 
     /// Reports a failed check.
-    pub(crate) fn complain(&self, text: &str) {
+    pub(crate) fn print_problem(&self, text: &str) {
         eprintln!("{:?} {}: {text}", self.post.kind, self.post.index);
     }
 
-    /// As [`complain`](Self::complain), for a process that cannot continue.
+    /// As [`print_problem`](Self::print_problem), for a process that cannot continue.
     pub(crate) fn fail(&self, text: &str) -> ! {
-        self.complain(text);
-        self.say(Word::Failed);
+        self.print_problem(text);
+        self.report(Report::Failed);
         process::exit(1)
     }
 }
@@ -231,8 +233,8 @@ pub(crate) fn play_role() {
         socket: socket.into(),
         post: role.post,
     });
-    let to_complain = control.clone();
-    panic::set_hook(Box::new(move |info| to_complain.fail(&info.to_string())));
+    let for_panics = control.clone();
+    panic::set_hook(Box::new(move |info| for_panics.fail(&info.to_string())));
     match role.post.kind {
         Kind::Owner => owner::run(&role, &control),
         Kind::Peer => peer::run(&role, &control),
