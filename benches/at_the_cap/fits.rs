@@ -28,7 +28,8 @@ const LEAST: usize = 64;
 
 /// Each doubling is as likely as any other.
 fn log_uniform(random: &mut Rng, most: usize) -> usize {
-    let (least, most) = (LEAST as f64, most as f64);
+    let least = LEAST as f64;
+    let most = most as f64;
     (least * (most / least).powf(random.f64())) as usize
 }
 
@@ -67,7 +68,7 @@ impl Effort {
 
 /// Runs every row without printing figures.
 pub(crate) fn check(effort: Effort) -> Fallible {
-    for (_, _, row) in rows(effort) {
+    for row in rows(effort) {
         row.measure::<Pool>()?;
         row.measure::<Talc>()?;
     }
@@ -79,43 +80,33 @@ pub(crate) fn check(effort: Effort) -> Fallible {
 }
 
 pub(crate) fn measure(effort: Effort) -> Fallible {
-    let Effort {
-        cap,
-        messages,
-        seeds,
-        ..
-    } = effort;
     println!(
         "How full the cap of {} MiB can be before a request is refused",
-        cap >> 20
+        effort.cap >> 20
     );
     println!(
-        "{} messages, {seeds} seeds; bytes asked for, in percent of the cap\n",
-        grouped(messages as u64)
+        "{} messages, {} seeds; bytes asked for, in percent of the cap\n",
+        grouped(effort.messages as u64),
+        effort.seeds
     );
-    let ours = [
+    let mut table = table(&[
         "sizes up to",
         "drawn",
         "first refusal, mean (least)",
         "refusals: least",
         "mean",
         "none up to",
-    ];
-    let mut table = table(
-        &[
-            &ours[..],
-            &["talc: first refusal", "least", "mean", "none up to"],
-        ]
-        .concat(),
-    );
-    for (part, name, row) in rows(effort) {
-        let cells = [
-            row.measure::<Pool>()?.cells(),
-            row.measure::<Talc>()?.cells(),
-        ]
-        .concat();
-        table.add_row([vec![format!("1/{part}"), name.to_owned()], cells].concat());
-        eprintln!("measured: {name}, up to 1/{part} of the cap");
+        "talc: first refusal",
+        "least",
+        "mean",
+        "none up to",
+    ]);
+    for row in rows(effort) {
+        let mut cells = vec![format!("1/{}", row.part), row.drawn.to_owned()];
+        cells.extend(row.measure::<Pool>()?.cells());
+        cells.extend(row.measure::<Talc>()?.cells());
+        table.add_row(cells);
+        eprintln!("measured: {}, up to 1/{} of the cap", row.drawn, row.part);
     }
     show("at_the_cap fits", &table);
     println!("{NOTES}\n");
@@ -123,33 +114,37 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
 }
 
 const NOTES: &str = "\
-first refusal  of messages into an empty pool, without any dropped: the mean and the least of the seeds
-refusals       of a run that is always full, in which messages picked at random are dropped until the refused one fits
-               what was in use then, without the refused message
-none up to     the largest share of the cap, the new message included, that never saw a refusal in a run of all seeds
-               in which messages picked at random are dropped to stay below it";
+first refusal  of messages into an empty pool, without any dropped:
+               the mean and the least of the seeds
+refusals       of a run that is always full, in which messages picked at random
+               are dropped until the refused one fits:
+               the memory in use then, without the refused message
+none up to     the largest share of the cap, the new message included, that never
+               saw a refusal in a run of all seeds in which messages picked
+               at random are dropped to stay below it";
 
-fn rows(effort: Effort) -> impl Iterator<Item = (usize, &'static str, Row)> {
-    let row = move |part, (name, next): Draw| {
-        (
-            part,
-            name,
-            Row {
+fn rows(effort: Effort) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (drawn, next) in DRAWS {
+        for part in PARTS {
+            rows.push(Row {
                 effort,
-                largest: effort.cap / part,
+                part,
+                drawn,
                 next,
-            },
-        )
-    };
-    DRAWS
-        .into_iter()
-        .flat_map(move |draw| PARTS.map(|part| row(part, draw)))
+            });
+        }
+    }
+    rows
 }
 
 /// The messages of a row.
 struct Row {
     effort: Effort,
-    largest: usize,
+    /// The largest message, as a fraction of the cap.
+    part: usize,
+    /// The name of the distribution.
+    drawn: &'static str,
     next: fn(&mut Rng, usize) -> usize,
 }
 
@@ -191,11 +186,12 @@ impl Row {
     /// Allocates until the run is over; a refused request waits until other messages have been
     /// dropped.
     fn stay_full<S: Store>(&self, seed: u64, outcome: &mut Outcome) -> Fallible {
-        let (store, mut random) = (S::new(self.effort.cap)?, Rng::with_seed(seed));
+        let store = S::new(self.effort.cap)?;
+        let mut random = Rng::with_seed(seed);
         let mut live = Live::<S>::default();
         let mut has_refused = false;
         for _ in 0..self.effort.messages {
-            let len = (self.next)(&mut random, self.largest);
+            let len = (self.next)(&mut random, self.effort.cap / self.part);
             while !live.keep(&store, len)? {
                 let share = live.bytes as f64 / self.effort.cap as f64;
                 outcome.refusals.add(share);
@@ -209,7 +205,7 @@ impl Row {
         live.drop_all(&mut random)
     }
 
-    /// Never asks for more than the share of the cap. Returns `false` if a request is refused.
+    /// Never requests more than the share of the cap. Returns `false` if a request is refused.
     fn all_fit<S: Store>(&self, share: f64) -> Fallible<bool> {
         for seed in 0..self.effort.seeds {
             if !self.stays_below::<S>(share, seed)? {
@@ -220,11 +216,12 @@ impl Row {
     }
 
     fn stays_below<S: Store>(&self, share: f64, seed: u64) -> Fallible<bool> {
-        let (store, mut random) = (S::new(self.effort.cap)?, Rng::with_seed(seed));
+        let store = S::new(self.effort.cap)?;
+        let mut random = Rng::with_seed(seed);
         let most = (share * self.effort.cap as f64) as usize;
         let mut live = Live::<S>::default();
         for _ in 0..self.effort.messages {
-            let len = (self.next)(&mut random, self.largest);
+            let len = (self.next)(&mut random, self.effort.cap / self.part);
             while live.bytes > 0 && live.bytes + len > most {
                 live.drop_one(&mut random)?;
             }
@@ -239,7 +236,10 @@ impl Row {
 
 impl Outcome {
     fn cells(&self) -> Vec<String> {
-        let none_up_to = self.none_up_to.map_or("refused at all".to_owned(), percent);
+        let none_up_to = match self.none_up_to {
+            Some(share) => percent(share),
+            None => "refused at all".to_owned(),
+        };
         let first = format!(
             "{} ({})",
             percent(self.first.mean()),
@@ -295,7 +295,7 @@ impl<S: Store> Default for Live<'_, S> {
 }
 
 impl<'a, S: Store> Live<'a, S> {
-    /// Returns `false` if there is no room for it now.
+    /// Returns `false` if the request is refused.
     fn keep(&mut self, store: &'a S, len: usize) -> Fallible<bool> {
         let Some(mut message) = store.alloc(len)? else {
             return Ok(false);

@@ -1,7 +1,7 @@
 //! A long message among short ones: how soon it gets its memory while other threads reuse every gap
 //! at once.
 //!
-//! The short messages leave room for the long one at any time, but in pieces. A store that keeps
+//! The short messages always leave enough memory for the long one, but in pieces. A store that keeps
 //! reusing the same pieces never has a gap that is long enough.
 
 #![forbid(unsafe_code)]
@@ -31,7 +31,7 @@ const THREADS: usize = 4;
 const HELD: usize = 6;
 
 /// How many each of them holds for a while before the next long message: beside all of these the
-/// cap has no room for the last one's memory, so that it is carved up.
+/// last one's memory does not fit under the cap, so that it is split.
 const BURST: usize = 9;
 
 /// How long to wait for the memory of the long message.
@@ -75,7 +75,7 @@ impl Effort {
     }
 }
 
-/// How a long message gets its memory; `None` if its patience ends first.
+/// How a long message gets its memory; `None` if its timeout elapses first.
 type Get<S> = for<'a> fn(&'a S, Duration) -> Fallible<Option<<S as Store>::Memory<'a>>>;
 
 /// The results of a row's long messages.
@@ -83,7 +83,7 @@ struct Outcome {
     longs: usize,
     served: usize,
     in_time: usize,
-    /// Until the memory was allocated, or patience ended, in nanoseconds.
+    /// Until the memory was allocated, or the timeout elapsed, in nanoseconds.
     waits: Histogram<u64>,
     /// Short messages while a long one had no memory yet.
     meanwhile: Counts,
@@ -103,7 +103,10 @@ pub(crate) fn check(effort: Effort) -> Fallible {
 
 pub(crate) fn measure(effort: Effort) -> Fallible {
     println!("A long message among short ones: 1 MiB under a cap of 4 MiB, nothing pinned");
-    println!("{THREADS} threads hold {HELD} messages of 100 kB each and replace the oldest as fast as they can\n");
+    println!(
+        "{THREADS} threads hold {HELD} messages of 100 kB each \
+         and replace the oldest as fast as they can\n"
+    );
     let heads = [
         "",
         "served",
@@ -117,16 +120,17 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
     ];
     let mut rows = table(&heads);
     for (name, run) in ROWS {
-        rows.add_row([vec![name.to_owned()], run(effort)?.cells()].concat());
+        let mut cells = vec![name.to_owned()];
+        cells.extend(run(effort)?.cells());
+        rows.add_row(cells);
     }
     show("at_the_cap long", &rows);
     println!(
-        "Times are until a long message has its memory. One that never gets it counts with {TIMEOUT:?}, the longest"
+        "Times are until a long message has its memory. One that never gets it counts with\n\
+         {TIMEOUT:?}, the longest it is waited for. It is then held for {HOLD:?}. Before the\n\
+         next one, each thread holds {BURST} short ones for {BETWEEN} messages, so that no long\n\
+         piece is left, and {HELD} again for as many.\n"
     );
-    println!(
-        "it is waited for. It is then held for {HOLD:?}. Before the next one, each thread holds {BURST} short ones for"
-    );
-    println!("{BETWEEN} messages, so that no long piece is left, and {HELD} again for as many.\n");
     Ok(())
 }
 
@@ -175,7 +179,7 @@ impl Outcome {
             at(&self.waits, 0.9),
             at(&self.waits, 1.0),
             grouped(self.meanwhile.refused),
-            grouped(self.meanwhile.asked),
+            grouped(self.meanwhile.requested),
             verdict.to_owned(),
         ]
     }
@@ -185,14 +189,17 @@ fn run<S: Store>(effort: Effort, get: Get<S>) -> Fallible<Outcome> {
     let store = S::new(CAP)?;
     let shorts = Shorts::default();
     thread::scope(|scope| {
-        let (store, shorts) = (&store, &shorts);
-        let send = |tally| scope.spawn(move || shorts.send(store, tally));
-        let senders = shorts.tallies.iter().map(send).collect::<Vec<_>>();
+        let store = &store;
+        let shorts = &shorts;
+        let mut senders = Vec::new();
+        for tally in &shorts.tallies {
+            senders.push(scope.spawn(move || shorts.send(store, tally)));
+        }
         let outcome = send_longs(store, shorts, effort, get);
         shorts.is_over.store(true, Ordering::Relaxed);
-        senders
-            .into_iter()
-            .try_for_each(|sender| sender.join().expect("a thread that does not panic"))?;
+        for sender in senders {
+            sender.join().expect("a thread that does not panic")?;
+        }
         outcome
     })
 }
@@ -204,19 +211,19 @@ fn send_longs<S: Store>(
     effort: Effort,
     get: Get<S>,
 ) -> Fallible<Outcome> {
-    let meanwhile = Counts::default();
     let mut outcome = Outcome {
         longs: effort.longs,
         served: 0,
         in_time: 0,
         waits: histogram(),
-        meanwhile,
+        meanwhile: Counts::default(),
     };
     for mark in (0..=u8::MAX).cycle().take(effort.longs) {
         shorts.scatter(effort.between);
-        let (before, begin) = (shorts.counts(), Instant::now());
+        let before = shorts.counts();
+        let start = Instant::now();
         let message = get(store, effort.timeout)?;
-        let took = begin.elapsed();
+        let took = start.elapsed();
         outcome.meanwhile.add(shorts.counts().since(before));
         outcome.waits.saturating_record(took.as_nanos() as u64);
         if let Some(mut message) = message {
@@ -242,14 +249,14 @@ struct Shorts {
 #[derive(Default)]
 #[repr(align(128))]
 struct Tally {
-    asked: AtomicU64,
+    requested: AtomicU64,
     refused: AtomicU64,
 }
 
 /// The sums over all threads.
 #[derive(Clone, Copy, Default)]
 struct Counts {
-    asked: u64,
+    requested: u64,
     refused: u64,
 }
 
@@ -271,7 +278,7 @@ impl Shorts {
         result
     }
 
-    /// Has the threads hold more for a while, so that no long piece is left.
+    /// Makes the threads hold more for a while, so that no long piece is left.
     fn scatter(&self, messages: u64) {
         self.is_burst.store(true, Ordering::Relaxed);
         self.wait_for(messages);
@@ -281,8 +288,8 @@ impl Shorts {
 
     /// Waits until that many more have been requested.
     fn wait_for(&self, more: u64) {
-        let enough = self.counts().asked + more;
-        while self.counts().asked < enough && !self.is_over.load(Ordering::Relaxed) {
+        let enough = self.counts().requested + more;
+        while self.counts().requested < enough && !self.is_over.load(Ordering::Relaxed) {
             thread::sleep(POLL);
         }
     }
@@ -290,9 +297,8 @@ impl Shorts {
     fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for tally in &self.tallies {
-            let [asked, refused] =
-                [&tally.asked, &tally.refused].map(|count| count.load(Ordering::Relaxed));
-            counts.add(Counts { asked, refused });
+            counts.requested += tally.requested.load(Ordering::Relaxed);
+            counts.refused += tally.refused.load(Ordering::Relaxed);
         }
         counts
     }
@@ -300,13 +306,13 @@ impl Shorts {
 
 impl Counts {
     fn add(&mut self, other: Self) {
-        self.asked += other.asked;
+        self.requested += other.requested;
         self.refused += other.refused;
     }
 
     fn since(self, before: Self) -> Self {
         Self {
-            asked: self.asked - before.asked,
+            requested: self.requested - before.requested,
             refused: self.refused - before.refused,
         }
     }
@@ -323,7 +329,7 @@ fn replace_oldest<'a, S: Store>(
         let (oldest, mark) = queue.pop_front().expect("a message that is held");
         check_ends(&oldest, mark)?;
     }
-    let mark = tally.asked.fetch_add(1, Ordering::Relaxed) as u8;
+    let mark = tally.requested.fetch_add(1, Ordering::Relaxed) as u8;
     match store.alloc(SHORT)? {
         Some(mut message) => {
             mark_ends(&mut message, mark);

@@ -6,7 +6,7 @@
 //! | `mixed.rs` | how long an allocation takes, with random sizes and a reader holding messages |
 //! | `long.rs` | how soon a long message gets its memory while others send short ones |
 //! | `fits.rs` | with `--fits`: how full the cap can be before a request is refused |
-//! | `scale.rs` | with `--scale`: what allocations cost while up to a million buffers live |
+//! | `scale.rs` | with `--scale`: the cost of allocations while up to a million buffers live |
 //! | `stores.rs` | where the messages are allocated |
 //!
 //! Beside each, in the same run: the same messages from talc behind a mutex, which is zenoh's own

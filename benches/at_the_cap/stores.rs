@@ -26,7 +26,7 @@ pub(crate) trait Store: Sync + Sized {
 
     fn new(cap: usize) -> Fallible<Self>;
 
-    /// Returns `None` if there is no room now; an error has another reason.
+    /// Returns `None` if the cap refuses it now; an error has another reason.
     fn alloc(&self, len: usize) -> Fallible<Option<Self::Memory<'_>>>;
 
     /// Gives the message to a reader.
@@ -50,20 +50,20 @@ pub(crate) fn mark_ends(bytes: &mut [u8], mark: u8) {
 
 /// Checks that both ends of a message are `mark`.
 pub(crate) fn check_ends(bytes: &[u8], mark: u8) -> Fallible {
-    payload::has_ends(bytes, mark)
-        .then_some(())
-        .ok_or_else(|| "a message that somebody has overwritten".into())
+    if !payload::has_ends(bytes, mark) {
+        return Err("a message was overwritten".into());
+    }
+    Ok(())
 }
 
-/// The provider, and a client in the same process: what matters here is that its leases end in any
-/// order.
+/// The provider, and a client in the same process, whose leases end in any order.
 pub(crate) struct Pool {
     provider: Provider,
     client: Client,
 }
 
 impl Pool {
-    /// Waits for room, at most for `patience`.
+    /// Waits for memory until the timeout elapses.
     pub(crate) fn alloc_timeout(
         &self,
         len: usize,
@@ -102,10 +102,8 @@ impl Store for Pool {
 fn found(result: Result<ShmBytesMut, AllocError>) -> Fallible<Option<ShmBytesMut>> {
     match result {
         Ok(memory) => Ok(Some(memory)),
-        Err(error) => match error {
-            AllocError::Exhausted { .. } | AllocError::TimedOut { .. } => Ok(None),
-            _ => Err(error.into()),
-        },
+        Err(AllocError::Exhausted { .. } | AllocError::TimedOut { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -141,7 +139,10 @@ impl Store for Talc {
     fn alloc(&self, len: usize) -> Fallible<Option<Block<'_>>> {
         // SAFETY: the length is not 0.
         let start = unsafe { self.carver.lock().try_allocate(layout(len)) };
-        Ok(start.map(|start| Block {
+        let Some(start) = start else {
+            return Ok(None);
+        };
+        Ok(Some(Block {
             talc: self,
             start,
             len,

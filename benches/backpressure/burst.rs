@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use crate::PREFIX;
-use shm_pool::{Namespace, Provider, ShmBytes};
+use shm_pool::{Namespace, Provider};
 use shm_pool_support::procfs::{self, OBJECTS};
 use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::units::{grouped, Bytes};
@@ -37,10 +37,10 @@ struct Held {
 
 impl Held {
     fn by(provider: &Provider) -> Fallible<Self> {
-        let blocks = procfs::objects(&format!("{PREFIX}.{}", provider.id()))
-            .iter()
-            .map(|name| Ok(fs::metadata(format!("{OBJECTS}/{name}"))?.blocks()))
-            .sum::<Fallible<u64>>()?;
+        let mut blocks = 0;
+        for name in procfs::objects(&format!("{PREFIX}.{}", provider.id())) {
+            blocks += fs::metadata(format!("{OBJECTS}/{name}"))?.blocks();
+        }
         Ok(Self {
             provider: provider.stats().bytes_held as u64,
             system: blocks * 512,
@@ -51,7 +51,7 @@ impl Held {
 /// A smaller burst.
 pub(crate) fn check() -> Fallible {
     let moments = run(32 << 20)?;
-    println!("a burst of 32 MiB: {} looks at what is held", moments.len());
+    println!("a burst of 32 MiB: memory measured {} times", moments.len());
     Ok(())
 }
 
@@ -74,10 +74,9 @@ pub(crate) fn measure() -> Fallible {
         "",
     ]);
     for (index, (name, held)) in moments.iter().enumerate() {
-        let part = |of: fn(&Held) -> u64| {
-            (of(held) as f64 - of(&before) as f64) / (of(&peak) - of(&before)) as f64
-        };
-        let left = part(|held| held.provider).max(part(|held| held.system));
+        let left_by_provider = share(held.provider, before.provider, peak.provider);
+        let left_by_system = share(held.system, before.system, peak.system);
+        let left = left_by_provider.max(left_by_system);
         let goal = if index + 1 == moments.len() {
             BACK
         } else {
@@ -96,7 +95,12 @@ pub(crate) fn measure() -> Fallible {
     Ok(())
 }
 
-/// Returns what is held at several moments.
+/// Returns how much of a burst is still held, as a share of it.
+fn share(held: u64, before: u64, peak: u64) -> f64 {
+    (held as f64 - before as f64) / (peak - before) as f64
+}
+
+/// Returns the memory that is held, at several moments.
 fn run(burst: usize) -> Fallible<Vec<(String, Held)>> {
     let provider = Provider::builder()
         .namespace(&Namespace::new(PREFIX).unwrap())
@@ -110,25 +114,30 @@ fn run(burst: usize) -> Fallible<Vec<(String, Held)>> {
         in_use.push_back(provider.alloc(SMALL)?.freeze());
         Ok(())
     };
-    (0..IN_USE).try_for_each(|_| publish())?;
+    for _ in 0..IN_USE {
+        publish()?;
+    }
     let mut moments = vec![("before".to_owned(), Held::by(&provider)?)];
-    let all = (0..burst / CHUNK)
-        .map(|_| Ok(provider.alloc(CHUNK)?.freeze()))
-        .collect::<Fallible<Vec<ShmBytes>>>()?;
+
+    let mut all = Vec::new();
+    for _ in 0..burst / CHUNK {
+        all.push(provider.alloc(CHUNK)?.freeze());
+    }
     let peak = Held::by(&provider)?;
     if peak.provider.min(peak.system) < burst as u64 {
         return Err(format!("a burst of {burst} bytes holds only {peak:?}").into());
     }
     moments.push(("at the peak".to_owned(), peak));
     drop(all);
+
     let mut published = 0;
     for after in AFTER {
-        (published..after).try_for_each(|_| publish())?;
-        published = after;
-        moments.push((
-            format!("after {} small messages", grouped(after)),
-            Held::by(&provider)?,
-        ));
+        while published < after {
+            publish()?;
+            published += 1;
+        }
+        let name = format!("after {} small messages", grouped(after));
+        moments.push((name, Held::by(&provider)?));
     }
     Ok(moments)
 }

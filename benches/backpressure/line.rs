@@ -41,14 +41,15 @@ impl Line {
         unsafe { &*second.cast::<AtomicU64>() }
     }
 
-    /// Sleeps until the word is `value`.
+    /// Waits until the word is `value`.
     pub(crate) fn wait_until(&self, value: u32) {
         loop {
             let seen = self.word().load(Ordering::Acquire);
             if seen == value {
                 return;
             }
-            let (word, no_timeout) = (self.word().as_ptr(), ptr::null::<libc::timespec>());
+            let word = self.word().as_ptr();
+            let no_timeout = ptr::null::<libc::timespec>();
             // SAFETY: the word lives as long as `self`.
             unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, seen, no_timeout) };
         }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `wake.rs`, `line.rs` | how soon a wait ends after another process's release, beside a futex |
 //! | `refusal.rs` | the cost of an allocation that is refused |
-//! | `burst.rs` | what the system gets back of a burst that has stopped |
+//! | `burst.rs` | how much memory of a past burst is returned to the system |
 //!
 //! A missed goal is a result, and not an error: the exit code stays 0.
 

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::PREFIX;
-use shm_pool::{Client, Namespace, Provider, ShmBytes, ShmBytesMut, ShmView};
+use shm_pool::{Client, Namespace, Provider, ShmBytesMut, ShmView};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::units::{Bytes, Nanoseconds};
@@ -18,7 +18,7 @@ const FRAME: usize = 6 << 20;
 /// Where there is little to search, in nanoseconds.
 const GOAL: Goal = Goal::AtMost(1_000.0);
 
-/// What fills the pool.
+/// The contents of a full pool.
 #[derive(Clone, Copy)]
 enum Filled {
     /// Buffers of this many bytes, held by the publisher.
@@ -58,12 +58,18 @@ impl Full {
             .max_shared(4096)
             .build()?;
         let client = Client::in_namespace(&Namespace::new(PREFIX).unwrap());
-        let (mut held, mut leased) = (Vec::new(), Vec::new());
+        let mut held = Vec::new();
+        let mut leased = Vec::new();
         match filled {
-            Filled::Held(len) => held.extend((0..).map_while(|_| provider.alloc(len).ok())),
+            Filled::Held(len) => {
+                while let Ok(buffer) = provider.alloc(len) {
+                    held.push(buffer);
+                }
+            }
             Filled::Leased(len) => {
-                while let Ok(buffer) = provider.alloc(len).map(ShmBytesMut::freeze) {
-                    leased.push(read(&client, &buffer)?);
+                while let Ok(buffer) = provider.alloc(len) {
+                    let message = buffer.freeze();
+                    leased.push(client.attach(&message.descriptor()?)?);
                 }
             }
         }
@@ -87,8 +93,12 @@ impl Full {
     }
 }
 
-fn read(client: &Client, message: &ShmBytes) -> Fallible<ShmView> {
-    Ok(client.attach(&message.descriptor()?)?)
+/// A row.
+struct Measured {
+    filled: Filled,
+    pool: Full,
+    /// The nanoseconds of an attempt, by round.
+    times: Vec<f64>,
 }
 
 /// A few attempts of each row.
@@ -105,16 +115,20 @@ pub(crate) fn measure(rounds: u32, count: u64) -> Fallible {
         "\nAn attempt of {} that is refused: in turn, {rounds} rounds of {count}\n",
         Bytes(FRAME as u64)
     );
-    let pools = ROWS
-        .iter()
-        .map(|&filled| Full::new(filled))
-        .collect::<Fallible<Vec<_>>>()?;
-    let mut times = ROWS.map(|_| Vec::new());
+    let mut measured = Vec::new();
+    for filled in ROWS {
+        measured.push(Measured {
+            filled,
+            pool: Full::new(filled)?,
+            times: Vec::new(),
+        });
+    }
     for _ in 0..rounds {
-        for (pool, times) in pools.iter().zip(&mut times) {
-            times.push(pool.attempts(count)?);
+        for row in &mut measured {
+            row.times.push(row.pool.attempts(count)?);
         }
     }
+
     let mut rows = table(&[
         "the pool is full of",
         "an attempt",
@@ -122,15 +136,14 @@ pub(crate) fn measure(rounds: u32, count: u64) -> Fallible {
         "goal",
         "",
     ]);
-    for (filled, times) in ROWS.iter().zip(&times) {
-        let spread = Spread::of(times);
-        let goal = if matches!(filled, Filled::Held(FRAME)) {
-            GOAL
-        } else {
-            Goal::None
+    for row in &measured {
+        let spread = Spread::of(&row.times);
+        let goal = match row.filled {
+            Filled::Held(FRAME) => GOAL,
+            _ => Goal::None,
         };
         rows.add_row([
-            filled.name(),
+            row.filled.name(),
             Nanoseconds(spread.median).to_string(),
             spread.to_string(),
             goal.to_string(),

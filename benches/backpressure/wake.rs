@@ -9,7 +9,7 @@ use crate::line::{self, Line};
 use crate::PREFIX;
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{Client, Descriptor, Namespace, Provider, ShmBytes};
+use shm_pool::{Client, Descriptor, Namespace, Provider};
 use shm_pool_support::latency::{self, Latencies};
 use shm_pool_support::machine::{pin, Cores};
 use shm_pool_support::process::{inherited_input, inherited_output, this_program, Child};
@@ -30,7 +30,7 @@ const GOAL: Goal = Goal::AtMost(1.5);
 const FOR_EVER: Duration = Duration::from_secs(60);
 
 /// How long the other process gives the waiter to park, in nanoseconds.
-const ASLEEP: u64 = 300_000;
+const UNTIL_PARKED: u64 = 300_000;
 
 /// How memory is released; or a futex, for comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,8 +70,9 @@ pub(crate) fn measure(rounds: u32, waits: u64, cores: Cores) -> Fallible {
     let mut results = ROWS.map(|_| Latencies::default());
     for _ in 0..rounds {
         for ((way, _), result) in ROWS.iter().zip(&mut results) {
-            let begin = Instant::now();
-            result.add(&run(*way, count, cores)?, begin.elapsed())?;
+            let start = Instant::now();
+            let latencies = run(*way, count, cores)?;
+            result.add(&latencies, start.elapsed())?;
         }
     }
     print(&results);
@@ -128,17 +129,22 @@ fn run(way: Way, count: u64, cores: Cores) -> Fallible<hdrhistogram::Histogram<u
         "other process",
         command.stdin(fd).stdout(Stdio::from(OwnedFd::from(theirs))),
     )?;
-    let all = || -> Fallible<ShmBytes> { Ok(provider.alloc(CAP)?.freeze()) };
     let mut latencies = latency::histogram();
     for number in 0..count {
         match way {
             Way::Futex => {}
             Way::View => {
-                let message = all()?;
+                let message = provider.alloc(CAP)?.freeze();
                 socket.write_all(&message.descriptor()?.to_bytes())?;
-                socket.read_exact(&mut [0])?; // its view keeps the message
+                // From then on, the other process's view keeps the message.
+                socket.read_exact(&mut [0])?;
             }
-            Way::Message => sender.send(all()?).map_err(|error| error.kind())?,
+            Way::Message => {
+                let message = provider.alloc(CAP)?.freeze();
+                if let Err(error) = sender.send(message) {
+                    return Err(error.kind().into());
+                }
+            }
         }
         socket.write_all(b".")?;
         match way {
@@ -164,7 +170,8 @@ impl Task {
             .namespace(client.namespace())
             .open(&self.name)?;
         for number in 0..self.count {
-            let (mut view, mut message) = (None, None);
+            let mut view = None;
+            let mut message = None;
             match self.way {
                 Way::Futex => {}
                 Way::View => {
@@ -176,8 +183,8 @@ impl Task {
                 Way::Message => message = Some(receiver.recv()?),
             }
             socket.read_exact(&mut [0])?;
-            let awake = clock::now();
-            while clock::now() - awake < ASLEEP {
+            let start = clock::now();
+            while clock::now() - start < UNTIL_PARKED {
                 std::hint::spin_loop();
             }
             line.stamp().store(clock::now(), Ordering::Release);

@@ -1,4 +1,4 @@
-//! What a send costs the publisher, by the number of receivers, beside a send to the one receiver
+//! The cost of a send for the publisher, by the number of receivers, beside a send to the one receiver
 //! of a `Sender`, in turn.
 //!
 //! Messages are sent in bursts, and only the sends are timed, from the second burst of a batch on.
@@ -8,7 +8,9 @@
 
 use crate::{channel_name, subscribe, Part, FOR_EVER, PREFIX};
 use serde::{Deserialize, Serialize};
-use shm_pool::channel::{Message, OnFull, Publisher, Receiver, RecvError, Sender, Subscriber};
+use shm_pool::channel::{
+    Message, OnFull, Publisher, Receiver, RecvError, Sender, Sent, Subscriber,
+};
 use shm_pool::{Namespace, Provider, ShmBytes};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::pin;
@@ -47,9 +49,16 @@ enum Kind {
     Buffer,
 }
 
-const KINDS: [(Kind, &str); 2] = [(Kind::Inline, "32 B in the slot"), (Kind::Buffer, "4 KiB")];
+const KINDS: [Kind; 2] = [Kind::Inline, Kind::Buffer];
 
 impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Inline => "32 B in the slot",
+            Self::Buffer => "4 KiB",
+        }
+    }
+
     fn len(self) -> usize {
         match self {
             Self::Inline => INLINE,
@@ -63,7 +72,7 @@ impl Kind {
             return numbered::check(message, self.len(), 0, number);
         }
         if message.len() != self.len() || numbered::number(message)? != number {
-            return Err(format!("message {number} came as another: {message:.16x?}").into());
+            return Err(format!("message {number} has other bytes: {message:.16x?}").into());
         }
         Ok(())
     }
@@ -81,7 +90,10 @@ trait Sends: 'static {
 impl Sends for Sender {
     #[inline]
     fn send(&mut self, message: ShmBytes) -> Fallible {
-        Ok(Sender::send(self, message).map_err(|error| error.kind())?)
+        match Sender::send(self, message) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.kind().into()),
+        }
     }
 
     #[inline]
@@ -95,33 +107,39 @@ impl Sends for Sender {
 }
 
 /// A publisher with this many receivers, each of which must get everything.
-struct Fanout(Publisher, usize);
+struct Fanout {
+    publisher: Publisher,
+    receivers: usize,
+}
 
 impl Fanout {
     #[inline]
-    fn reached(&self, receivers: usize) -> Fallible {
-        if receivers == self.1 {
-            return Ok(());
+    fn check_receivers(&self, sent: &Sent) -> Fallible {
+        if sent.receivers != self.receivers {
+            let text = format!("{sent:?} of a message to {} receivers", self.receivers);
+            return Err(text.into());
         }
-        Err(format!("only {receivers} of {} receivers are left", self.1).into())
+        Ok(())
     }
 }
 
 impl Sends for Fanout {
     #[inline]
     fn send(&mut self, message: ShmBytes) -> Fallible {
-        let sent = self.0.send(message).map_err(|error| error.kind())?;
-        self.reached(sent.receivers)
+        match self.publisher.send(message) {
+            Ok(sent) => self.check_receivers(&sent),
+            Err(error) => Err(error.kind().into()),
+        }
     }
 
     #[inline]
     fn send_copy(&mut self, bytes: &[u8]) -> Fallible {
-        let sent = self.0.send_copy(bytes)?;
-        self.reached(sent.receivers)
+        let sent = self.publisher.send_copy(bytes)?;
+        self.check_receivers(&sent)
     }
 
     fn settle(&mut self) -> Fallible {
-        Ok(self.0.wait_until_received(FOR_EVER)?)
+        Ok(self.publisher.wait_until_received(FOR_EVER)?)
     }
 }
 
@@ -170,45 +188,49 @@ struct Subject<S> {
 
 impl<S: Sends> Subject<S> {
     fn into_batch(mut self) -> Batch {
-        Box::new(move |count| {
-            // The other rows have used the caches meanwhile; of 64 receivers, little would be left.
-            self.burst(BURST).map_err(|error| error.to_string())?;
-            let mut took = Duration::ZERO;
-            for first in (0..count).step_by(BURST as usize) {
-                took += self
-                    .burst(BURST.min(count - first))
-                    .map_err(|error| error.to_string())?;
-            }
-            Ok(Some(took))
+        Box::new(move |count| match self.batch(count) {
+            Ok(took) => Ok(Some(took)),
+            Err(error) => Err(error.to_string()),
         })
     }
 
-    /// Sends `count` messages, and has all of them received. Returns how long the sends took.
+    /// Sends `count` messages in bursts, after one that is not timed.
+    fn batch(&mut self, count: u64) -> Fallible<Duration> {
+        // The other rows have used the caches meanwhile; of 64 receivers, little would be left.
+        self.burst(BURST)?;
+        let mut took = Duration::ZERO;
+        for first in (0..count).step_by(BURST as usize) {
+            took += self.burst(BURST.min(count - first))?;
+        }
+        Ok(took)
+    }
+
+    /// Sends `count` messages, and waits until all are received. Returns how long the sends took.
     fn burst(&mut self, count: u64) -> Fallible<Duration> {
         let numbers = self.sent..self.sent + count;
         let took = match self.kind {
             Kind::Buffer => {
-                let messages = numbers
-                    .clone()
-                    .map(|number| self.message(number))
-                    .collect::<Fallible<Vec<_>>>()?;
+                let mut messages = Vec::new();
+                for number in numbers.clone() {
+                    messages.push(self.message(number)?);
+                }
                 let start = Instant::now();
-                messages
-                    .into_iter()
-                    .try_for_each(|message| self.sends.send(message))?;
+                for message in messages {
+                    self.sends.send(message)?;
+                }
                 start.elapsed()
             }
             Kind::Inline => {
-                let message = |number| -> [u8; INLINE] {
+                let mut messages = Vec::new();
+                for number in numbers.clone() {
                     let mut bytes = [0; INLINE];
                     numbered::fill(&mut bytes, 0, number);
-                    bytes
-                };
-                let messages: Vec<_> = numbers.clone().map(message).collect();
+                    messages.push(bytes);
+                }
                 let start = Instant::now();
-                messages
-                    .iter()
-                    .try_for_each(|bytes| self.sends.send_copy(bytes))?;
+                for bytes in &messages {
+                    self.sends.send_copy(bytes)?;
+                }
                 start.elapsed()
             }
         };
@@ -220,7 +242,7 @@ impl<S: Sends> Subject<S> {
             }
             // Asking for the next message frees the last slot.
             if !matches!(receiver.try_recv(), Err(RecvError::Empty)) {
-                return Err("more came than was sent".into());
+                return Err("more was received than was sent".into());
             }
         }
         self.sends.settle()?;
@@ -249,26 +271,32 @@ struct Row {
 
 /// Returns all rows, with up to `free` live receivers. Those of a `Sender` are first of their kind.
 fn rows(free: usize) -> Vec<Row> {
-    let curve = |kind, is_live, most: usize| {
-        let receivers = [None].into_iter().chain(CURVE.map(Some));
-        let rows = receivers.map(move |receivers| Row {
-            kind,
-            receivers,
-            is_live,
-        });
-        rows.filter(move |row| row.receivers.unwrap_or(1) <= most)
-    };
-    [(false, usize::MAX), (true, free)]
-        .into_iter()
-        .flat_map(|(is_live, most)| {
-            KINDS
-                .into_iter()
-                .flat_map(move |(kind, _)| curve(kind, is_live, most))
-        })
-        .collect()
+    let mut rows = Vec::new();
+    for (is_live, most) in [(false, usize::MAX), (true, free)] {
+        for kind in KINDS {
+            if most >= 1 {
+                rows.push(Row {
+                    kind,
+                    receivers: None,
+                    is_live,
+                });
+            }
+            for receivers in CURVE {
+                if receivers <= most {
+                    rows.push(Row {
+                        kind,
+                        receivers: Some(receivers),
+                        is_live,
+                    });
+                }
+            }
+        }
+    }
+    rows
 }
 
 impl Row {
+    /// Starts a sender and its receivers. Returns the batch of its sends, and the live receivers.
     fn start(
         self,
         number: usize,
@@ -277,67 +305,78 @@ impl Row {
     ) -> Fallible<(Batch, Vec<Child>)> {
         let provider = crate::provider(16 << 20)?;
         let channel = channel_name(&format!("cost{number}"));
-        let count = self.receivers.unwrap_or(1);
-        let Row { kind, is_live, .. } = self;
-        let (mut receivers, mut children) = (Vec::new(), Vec::new());
-        let mut come = || -> Fallible {
-            for core in (0..count).map(|at| cores.get(at + 1).copied()) {
-                if is_live {
-                    let task = Task {
-                        channel: channel.clone(),
-                        is_pair: self.receivers.is_none(),
-                        kind,
-                        is_thorough,
-                        core,
-                    };
-                    let mut command = this_program(&Part::Cost(task))?;
-                    let mut child = Child::start("receiver", command.stdout(Stdio::piped()))?;
-                    child.wait_until_ready()?;
-                    children.push(child);
-                } else {
-                    receivers.push(ReceivingEnd::open(self.receivers.is_none(), &channel)?);
-                }
-            }
-            Ok(())
-        };
         let capacity = BURST as usize;
-        let batch = if self.receivers.is_none() {
-            let sends = Sender::builder()
+        if let Some(receivers) = self.receivers {
+            let mut publisher = Publisher::builder()
+                .max_subscribers(receivers)
                 .capacity(capacity)
                 .max_borrowed(MAX_BORROWED)
+                .on_full(OnFull::Block)
                 .create(&provider, &channel)?;
-            come()?;
-            Subject {
-                sends,
-                provider,
+            let ends = self.start_receivers(&channel, cores, is_thorough)?;
+            publisher.wait_for_receivers(receivers, FOR_EVER)?;
+            let sends = Fanout {
+                publisher,
                 receivers,
-                kind,
-                sent: 0,
-                is_thorough,
-            }
-            .into_batch()
-        } else {
-            let options = Publisher::builder()
-                .max_subscribers(count)
-                .capacity(capacity)
-                .max_borrowed(MAX_BORROWED)
-                .on_full(OnFull::Block);
-            let mut publisher = options.create(&provider, &channel)?;
-            come()?;
-            publisher.wait_for_receivers(count, FOR_EVER)?;
-            let sends = Fanout(publisher, count);
-            Subject {
-                sends,
-                provider,
-                receivers,
-                kind,
-                sent: 0,
-                is_thorough,
-            }
-            .into_batch()
-        };
-        Ok((batch, children))
+            };
+            return Ok(self.subject(sends, provider, ends, is_thorough));
+        }
+        let sender = Sender::builder()
+            .capacity(capacity)
+            .max_borrowed(MAX_BORROWED)
+            .create(&provider, &channel)?;
+        let ends = self.start_receivers(&channel, cores, is_thorough)?;
+        Ok(self.subject(sender, provider, ends, is_thorough))
     }
+
+    fn start_receivers(self, channel: &str, cores: &[usize], is_thorough: bool) -> Fallible<Ends> {
+        let is_pair = self.receivers.is_none();
+        let mut ends = Ends::default();
+        for number in 0..self.receivers.unwrap_or(1) {
+            if !self.is_live {
+                ends.quiet.push(ReceivingEnd::open(is_pair, channel)?);
+                continue;
+            }
+            let task = Task {
+                channel: channel.to_owned(),
+                is_pair,
+                kind: self.kind,
+                is_thorough,
+                // The first core is this process's.
+                core: cores.get(number + 1).copied(),
+            };
+            let mut command = this_program(&Part::Cost(task))?;
+            let mut child = Child::start("receiver", command.stdout(Stdio::piped()))?;
+            child.wait_until_ready()?;
+            ends.live.push(child);
+        }
+        Ok(ends)
+    }
+
+    fn subject(
+        self,
+        sends: impl Sends,
+        provider: Provider,
+        ends: Ends,
+        is_thorough: bool,
+    ) -> (Batch, Vec<Child>) {
+        let subject = Subject {
+            sends,
+            provider,
+            receivers: ends.quiet,
+            kind: self.kind,
+            sent: 0,
+            is_thorough,
+        };
+        (subject.into_batch(), ends.live)
+    }
+}
+
+/// The receivers of a row.
+#[derive(Default)]
+struct Ends {
+    quiet: Vec<ReceivingEnd>,
+    live: Vec<Child>,
 }
 
 /// A live receiver.
@@ -381,31 +420,32 @@ pub(crate) fn check(cores: &[usize]) -> Fallible {
 }
 
 pub(crate) fn measure(rounds: u32, cores: &[usize]) -> Fallible {
-    let (rows, batches) = (rows(cores.len() - 1), rounds * BATCHES);
-    println!("\nA send, by the number of receivers: in turn, {batches} batches of half a millisecond each\n");
+    let rows = rows(cores.len() - 1);
+    let batches = rounds * BATCHES;
+    println!(
+        "\nA send, by the number of receivers: \
+         in turn, {batches} batches of half a millisecond each\n"
+    );
     let results = run(&rows, batches as usize, None, cores, false)?;
     let mut shown = table(&["to", "a send", "/ receivers", "/ Sender's", "goal", ""]);
     for (row, result) in rows.iter().zip(&results) {
-        let of_sender = rows.iter().position(|other| {
-            *other
-                == Row {
-                    receivers: None,
-                    ..*row
-                }
-        });
-        let of_sender = of_sender.map_or(f64::NAN, |at| results[at].median);
+        let sender_row = Row {
+            receivers: None,
+            ..*row
+        };
+        let of_sender = match rows.iter().position(|other| *other == sender_row) {
+            Some(at) => results[at].median,
+            None => f64::NAN,
+        };
         let (to, goal) = match row.receivers {
             None => ("a Sender's".to_owned(), Goal::None),
             Some(count) => (count.to_string(), GOAL),
         };
-        let name = KINDS
-            .iter()
-            .find(|(kind, _)| *kind == row.kind)
-            .map_or("", |(_, name)| name);
         let each = result.median / row.receivers.unwrap_or(1) as f64;
         let ratio = each / of_sender;
+        let live = if row.is_live { ", live" } else { "" };
         shown.add_row([
-            format!("{name}, {to}{}", if row.is_live { ", live" } else { "" }),
+            format!("{}, {to}{live}", row.kind.name()),
             result.to_string(),
             Nanoseconds(each).to_string(),
             format!("{ratio:.2}"),
@@ -425,17 +465,22 @@ fn run(
     cores: &[usize],
     is_thorough: bool,
 ) -> Fallible<Vec<Spread>> {
-    let (mut subjects, mut children) = (Vec::new(), Vec::new());
+    let mut subjects = Vec::new();
+    let mut children = Vec::new();
     for (number, row) in rows.iter().enumerate() {
         let (batch, others) = row.start(number, cores, is_thorough)?;
         subjects.push(Ok(batch));
         children.extend(others);
     }
-    let results = interleave(subjects, batches, count)
-        .into_iter()
-        .collect::<Result<Vec<_>, _>>();
+    let results = interleave(subjects, batches, count);
     // The senders are dropped now, so the receivers exit. One that has detected an error reports
     // it.
-    children.into_iter().try_for_each(Child::finish)?;
-    Ok(results?)
+    for child in children {
+        child.finish()?;
+    }
+    let mut spreads = Vec::new();
+    for result in results {
+        spreads.push(result?);
+    }
+    Ok(spreads)
 }

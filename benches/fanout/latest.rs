@@ -9,7 +9,7 @@
 use crate::{channel_name, subscribe, Part, FOR_EVER};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use shm_pool::channel::{OnFull, Publisher, RecvError, Subscriber};
+use shm_pool::channel::{Message, OnFull, Publisher, RecvError, Subscriber};
 use shm_pool_support::latency::{self, at};
 use shm_pool_support::machine::{pin, Cores};
 use shm_pool_support::process::{this_program, Child};
@@ -39,46 +39,46 @@ const CAP: usize = 16 * FRAME;
 
 /// A receiver.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-struct Who {
+struct Kind {
     capacity: usize,
     is_slow: bool,
     /// Whether it skips all but the newest waiting message.
-    is_hasty: bool,
+    takes_newest: bool,
 }
 
-const WHO: [(Who, &str, Goal); 4] = [
+const RECEIVERS: [(Kind, &str, Goal); 4] = [
     (
-        Who {
+        Kind {
             capacity: 2,
             is_slow: false,
-            is_hasty: false,
+            takes_newest: false,
         },
         "keeps up",
         Goal::None,
     ),
     (
-        Who {
+        Kind {
             capacity: 2,
             is_slow: true,
-            is_hasty: false,
+            takes_newest: false,
         },
         "30 ms a frame, capacity 2",
         GOAL,
     ),
     (
-        Who {
+        Kind {
             capacity: 2,
             is_slow: true,
-            is_hasty: true,
+            takes_newest: true,
         },
         "the same, receives until there is no more",
         GOAL,
     ),
     (
-        Who {
+        Kind {
             capacity: 1,
             is_slow: true,
-            is_hasty: false,
+            takes_newest: false,
         },
         "30 ms a frame, capacity 1",
         GOAL,
@@ -89,15 +89,22 @@ const WHO: [(Who, &str, Goal); 4] = [
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Task {
     channel: String,
-    who: Who,
+    kind: Kind,
     core: Option<usize>,
 }
 
-/// Its report after the publisher has left: the ages of the frames that it used, in nanoseconds.
+/// Its report after the publisher has left.
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct Report {
     tally: Tally,
+    /// The ages of the frames that it used, in nanoseconds.
     ages: Vec<u64>,
+}
+
+/// The results of a receiver.
+struct Received {
+    tally: Tally,
+    ages: Histogram<u64>,
 }
 
 impl Task {
@@ -106,8 +113,8 @@ impl Task {
         let options = Subscriber::builder()
             .spin(Duration::ZERO)
             .on_full(OnFull::DropOldest);
-        let mut receiver = subscribe(options.capacity(self.who.capacity), &self.channel)?;
-        let mut told = Told {
+        let mut receiver = subscribe(options.capacity(self.kind.capacity), &self.channel)?;
+        let mut report = Report {
             tally: Tally::default(),
             ages: Vec::new(),
         };
@@ -116,50 +123,42 @@ impl Task {
                 Err(RecvError::Disconnected) => break,
                 frame => frame?,
             };
-            told.tally
-                .count(numbered::number(&frame[STAMP..])?, frame.missed())?;
-            while let Some(newer) = self
-                .who
-                .is_hasty
-                .then(|| receiver.try_recv().ok())
-                .flatten()
-            {
-                frame = newer;
-                told.tally
-                    .count(numbered::number(&frame[STAMP..])?, frame.missed())?;
+            report.tally.count(&frame)?;
+            if self.kind.takes_newest {
+                while let Ok(newer) = receiver.try_recv() {
+                    frame = newer;
+                    report.tally.count(&frame)?;
+                }
             }
             let received = clock::now();
-            told.ages.push(received - numbered::number(&frame)?);
-            numbered::check(
-                &frame[STAMP..],
-                FRAME - STAMP,
-                0,
-                numbered::number(&frame[STAMP..])?,
-            )?;
-            if self.who.is_slow {
+            report.ages.push(received - numbered::number(&frame)?);
+            let message = &frame[STAMP..];
+            numbered::check(message, FRAME - STAMP, 0, numbered::number(message)?)?;
+            if self.kind.is_slow {
                 clock::sleep_until(received + SLOW);
             }
         }
-        Ok(wire::send(io::stdout(), &told)?)
+        Ok(wire::send(io::stdout(), &report)?)
     }
 }
 
 /// A few frames.
 pub(crate) fn check(cores: Cores) -> Fallible {
     const FRAMES: u64 = 30;
-    let told = run(FRAMES, cores)?;
-    let received: Vec<_> = told.iter().map(|(tally, _)| tally.received).collect();
+    let mut received = Vec::new();
+    for result in run(FRAMES, cores)? {
+        received.push(result.tally.received);
+    }
     println!(
-        "a camera at 60 Hz: {received:?} of {FRAMES} frames received, all as sent, gaps as told"
+        "a camera at 60 Hz: {received:?} of {FRAMES} frames received, all as sent, gaps as reported"
     );
     Ok(())
 }
 
 pub(crate) fn measure(frames: u64, cores: Cores) -> Fallible {
     println!("\nFrames of 6 MB at 60 Hz, to receivers that keep the latest: {frames} frames\n");
-    let told = run(frames, cores)?;
-    let median = |ages: &Histogram<u64>| ages.value_at_quantile(0.5) as f64;
-    let transport = median(&told[0].1);
+    let results = run(frames, cores)?;
+    let transport = results[0].median();
     let heads = [
         "age at receipt",
         "used",
@@ -172,8 +171,9 @@ pub(crate) fn measure(frames: u64, cores: Cores) -> Fallible {
         "",
     ];
     let mut shown = table(&heads);
-    for ((_, name, goal), (tally, ages)) in WHO.iter().zip(&told) {
-        let above = median(ages) - transport;
+    for ((_, name, goal), received) in RECEIVERS.iter().zip(&results) {
+        let above = received.median() - transport;
+        let ages = &received.ages;
         let bound = match goal {
             Goal::AtMost(bound) => format!("at most {}", Nanoseconds(*bound)),
             goal => goal.to_string(),
@@ -181,7 +181,7 @@ pub(crate) fn measure(frames: u64, cores: Cores) -> Fallible {
         shown.add_row([
             name.to_string(),
             ages.len().to_string(),
-            tally.missed.to_string(),
+            received.tally.missed.to_string(),
             at(ages, 0.5),
             at(ages, 0.99),
             at(ages, 1.0),
@@ -194,26 +194,31 @@ pub(crate) fn measure(frames: u64, cores: Cores) -> Fallible {
     Ok(())
 }
 
-/// Returns the reports of all [`WHO`].
-fn run(frames: u64, cores: Cores) -> Fallible<Vec<(Tally, Histogram<u64>)>> {
+impl Received {
+    fn median(&self) -> f64 {
+        self.ages.value_at_quantile(0.5) as f64
+    }
+}
+
+/// Returns the results of all [`RECEIVERS`].
+fn run(frames: u64, cores: Cores) -> Fallible<Vec<Received>> {
     let provider = crate::provider(CAP)?;
     let channel = channel_name("latest");
     let mut publisher = Publisher::builder()
         .allow_blocking(false)
         .create(&provider, &channel)?;
-    let start = |(who, name, _): (Who, &str, Goal)| {
+    let mut children = Vec::new();
+    for (kind, name, _) in RECEIVERS {
         let task = Task {
             channel: channel.clone(),
-            who,
+            kind,
             core: cores.second(),
         };
-        Child::start(
-            name,
-            this_program(&Part::Latest(task))?.stdout(Stdio::piped()),
-        )
-    };
-    let children = WHO.into_iter().map(start).collect::<io::Result<Vec<_>>>()?;
-    publisher.wait_for_receivers(WHO.len(), FOR_EVER)?;
+        let mut command = this_program(&Part::Latest(task))?;
+        children.push(Child::start(name, command.stdout(Stdio::piped()))?);
+    }
+    publisher.wait_for_receivers(RECEIVERS.len(), FOR_EVER)?;
+
     let begin = clock::now();
     for number in 0..frames {
         clock::sleep_until(begin + number * PERIOD);
@@ -221,24 +226,31 @@ fn run(frames: u64, cores: Cores) -> Fallible<Vec<(Tally, Histogram<u64>)>> {
         let (stamp, message) = frame.split_at_mut(STAMP);
         numbered::fill(message, 0, number);
         stamp.copy_from_slice(&clock::now().to_le_bytes());
-        publisher
-            .send(frame.freeze())
-            .map_err(|error| error.kind())?;
+        if let Err(error) = publisher.send(frame.freeze()) {
+            return Err(error.kind().into());
+        }
     }
     publisher.wait_until_received(FOR_EVER)?;
     drop(publisher);
-    let hear = |mut child: Child| {
-        let Told { tally, ages } =
-            wire::expect(child.output()?).map_err(|error| format!("{}: {error}", child.name()))?;
+
+    let mut results = Vec::new();
+    for mut child in children {
+        let report: Report = match wire::expect(child.output()?) {
+            Ok(report) => report,
+            Err(error) => return Err(format!("{}: {error}", child.name()).into()),
+        };
+        let tally = report.tally;
         if tally.sent() != frames {
             return Err(format!("{}: {tally:?}, of {frames} frames", child.name()).into());
         }
-        let mut all = latency::histogram();
-        ages.into_iter().for_each(|age| all.saturating_record(age));
         child.finish()?;
-        Ok((tally, all))
-    };
-    children.into_iter().map(hear).collect()
+        let mut ages = latency::histogram();
+        for age in report.ages {
+            ages.saturating_record(age);
+        }
+        results.push(Received { tally, ages });
+    }
+    Ok(results)
 }
 
 /// Counts messages that are numbered from 0.
@@ -255,18 +267,17 @@ impl Tally {
         self.received + self.missed
     }
 
-    /// Counts the next message. Its number shows whether the gap before it matches the reported
-    /// one.
-    fn count(&mut self, number: u64, missed: u32) -> Fallible {
-        let expected = self.sent() + u64::from(missed);
+    /// Counts the next frame. Its number shows whether the gap before it matches the reported one.
+    fn count(&mut self, frame: &Message) -> Fallible {
+        let number = numbered::number(&frame[STAMP..])?;
+        let missed = u64::from(frame.missed());
+        let expected = self.sent() + missed;
         if number != expected {
-            return Err(format!(
-                "message {number} came as {expected}, {missed} of them missed just before"
-            )
-            .into());
+            let text = format!("frame {number} instead of {expected}, {missed} missed before it");
+            return Err(text.into());
         }
         self.received += 1;
-        self.missed += u64::from(missed);
+        self.missed += missed;
         Ok(())
     }
 }

@@ -124,22 +124,21 @@ pub(crate) fn measure(cores: Cores, rounds: u32, seconds: f64) -> Fallible {
 }
 
 fn print(results: &[Measured]) {
-    println!("Awaiting at {RATE} msg/s: the receiver's processor time for each message, and its latency\n");
+    println!(
+        "Awaiting at {RATE} msg/s: \
+         the receiver's processor time for each message, and its latency\n"
+    );
     let cpu = |result: &Measured| Spread::of(&result.cpu).median;
-    let base = results.first().map_or(f64::NAN, cpu);
+    let base = cpu(&results[0]);
     let mut rows = table(&["", "CPU/msg", "/ recv", "goal", "", "p50", "p90", "p99"]);
     for ((name, way), result) in ROWS.iter().zip(results) {
         let ratio = cpu(result) / base;
-        let goal = if matches!(
-            way,
+        let goal = match way {
             Way::Channel {
                 taken: TakenBy::Task,
                 ..
-            }
-        ) {
-            GOAL
-        } else {
-            Goal::None
+            } => GOAL,
+            _ => Goal::None,
         };
         rows.add_row([
             (*name).to_owned(),
@@ -155,18 +154,21 @@ fn print(results: &[Measured]) {
     show("receiver_latency awaiting", &rows);
 }
 
+const NO_PANIC: &str = "no thread panics with the lock";
+
 /// A thread that blocks in `recv`, and passes each message to a task.
 pub(crate) fn bridge(mut receiver: Receiver) -> impl FnMut() -> Fallible<Option<Message>> {
-    let (hand_over, handed) = mpsc::channel();
-    let told = Arc::new(Mutex::new(None::<Waker>));
-    let to_tell = told.clone();
+    let (sender, messages) = mpsc::channel();
+    let waker_of_task = Arc::new(Mutex::new(None::<Waker>));
+    let waker_of_thread = waker_of_task.clone();
     thread::spawn(move || loop {
         let message = from_channel(receiver.recv());
         let is_last = !matches!(message, Ok(Some(_)));
-        if hand_over.send(message).is_err() {
+        if sender.send(message).is_err() {
             return;
         }
-        if let Some(waker) = to_tell.lock().expect("nobody panics with it").take() {
+        let waker = waker_of_thread.lock().expect(NO_PANIC).take();
+        if let Some(waker) = waker {
             waker.wake();
         }
         if is_last {
@@ -175,18 +177,18 @@ pub(crate) fn bridge(mut receiver: Receiver) -> impl FnMut() -> Fallible<Option<
     });
     move || {
         block_on(poll_fn(|context| {
-            let take = || match handed.try_recv() {
+            let poll = || match messages.try_recv() {
                 Ok(message) => Poll::Ready(message),
                 Err(TryRecvError::Empty) => Poll::Pending,
-                Err(TryRecvError::Disconnected) => Poll::Ready(Err("the bridge is gone".into())),
+                Err(TryRecvError::Disconnected) => Poll::Ready(Err("the bridge has ended".into())),
             };
-            match take() {
-                Poll::Pending => {
-                    *told.lock().expect("nobody panics with it") = Some(context.waker().clone());
-                    take()
-                }
-                ready => ready,
+            let polled = poll();
+            if polled.is_ready() {
+                return polled;
             }
+            *waker_of_task.lock().expect(NO_PANIC) = Some(context.waker().clone());
+            // A message that was sent before the waker was stored has woken no task.
+            poll()
         }))
     }
 }

@@ -26,8 +26,8 @@ impl Link {
         })
     }
 
-    /// Has an order carried out, and receives and checks all of its messages: `each` gets them with
-    /// the time of their arrival. Returns how long it took from when the first was due until the
+    /// Sends an order, and receives and checks all of its messages: `each` gets them with the time
+    /// of their arrival. Returns how long it took from when the first was due until the
     /// last arrived, plus the interval before the first: each message has one, so that the achieved
     /// rate never exceeds the requested one.
     pub(crate) fn repeat(
@@ -43,58 +43,64 @@ impl Link {
         order: Order,
         mut each: impl FnMut(u64, &Message),
     ) -> Fallible<Duration> {
-        let ordered = wire::send(&self.publisher.orders, &order);
-        ordered.map_err(|error| format!("the publisher ended early: {error}"))?;
-        let (mut start, mut end) = (None, 0);
+        if let Err(error) = wire::send(&self.publisher.orders, &order) {
+            return Err(format!("the publisher ended early: {error}").into());
+        }
+        let mut start = 0;
+        let mut end = 0;
         for before in 0..order.count {
             let message = (self.publisher.receive)()?;
             let now = clock::now();
-            let message = message.ok_or_else(|| {
-                format!(
-                    "the publisher is gone, and {} of {} messages are lost",
-                    order.count - before,
+            let Some(message) = message else {
+                let lost = order.count - before;
+                return Err(format!(
+                    "the publisher has exited, and {lost} of {} messages are lost",
                     order.count
                 )
-            })?;
-            let start = *start.get_or_insert(message.intended);
+                .into());
+            };
+            if before == 0 {
+                start = message.intended;
+            }
             check(&message, self.received, start + order.due(before), now)?;
             each(now, &message);
-            (self.received, end) = (self.received + 1, now);
+            self.received += 1;
+            end = now;
         }
         let interval = Duration::from_secs(1).div_f64(order.rate as f64);
-        Ok(Duration::from_nanos(end - start.unwrap_or(end)) + interval)
+        Ok(Duration::from_nanos(end - start) + interval)
     }
 
     /// Ends the publisher, which must have sent only requested messages.
     pub(crate) fn finish(mut self) -> Fallible {
         drop(self.publisher.orders);
-        named(
-            self.name,
-            match (self.publisher.receive)()? {
-                None => (self.publisher.finish)(),
-                Some(_) => Err(format!(
-                    "more came than the {} messages that were sent",
-                    self.received
-                )
-                .into()),
-            },
-        )
+        let outcome = match (self.publisher.receive)()? {
+            None => (self.publisher.finish)(),
+            Some(_) => {
+                let sent = self.received;
+                Err(format!("more was received than the {sent} messages that were sent").into())
+            }
+        };
+        named(self.name, outcome)
     }
 }
 
 /// Adds the row to an error.
 fn named<T>(row: &str, outcome: Fallible<T>) -> Fallible<T> {
-    outcome.map_err(|error| format!("{row}: {error}").into())
+    match outcome {
+        Ok(value) => Ok(value),
+        Err(error) => Err(format!("{row}: {error}").into()),
+    }
 }
 
 fn check(message: &Message, number: u64, intended: u64, now: u64) -> Fallible {
     if !message.is_whole() {
         return Err(
-            format!("message {number} came with other bytes than were sent: {message:x?}").into(),
+            format!("message {number} has other bytes than were sent: {message:x?}").into(),
         );
     }
     if message.number != number {
-        return Err(format!("message {number} came as {}", message.number).into());
+        return Err(format!("message {} instead of {number}", message.number).into());
     }
     if message.intended != intended {
         return Err(
@@ -103,8 +109,8 @@ fn check(message: &Message, number: u64, intended: u64, now: u64) -> Fallible {
     }
     if message.actual < message.intended || now < message.actual {
         return Err(format!(
-            "message {number} was due at {intended} ns, sent at {} and received at {now}: the cores' clocks differ, \
-             and nothing can be measured",
+            "message {number} was due at {intended} ns, sent at {} and received at {now}: \
+             the cores' clocks differ, and nothing can be measured",
             message.actual
         )
         .into());

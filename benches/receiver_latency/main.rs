@@ -61,7 +61,7 @@ fn main() -> Fallible {
     } else {
         measure(&options, cores)
     };
-    // Removes what a killed publisher left. All have exited.
+    // Removes the objects of a killed publisher. All have exited.
     Namespace::new(PREFIX).unwrap().sweep()?;
     outcome
 }
@@ -73,7 +73,8 @@ fn check(cores: Cores) -> Fallible {
         count: 1_000,
     };
     pin(cores.first())?;
-    for row in ROWS.into_iter().chain(awaiting::ROWS) {
+    let rows = [ROWS, awaiting::ROWS].concat();
+    for row in rows {
         let mut link = Link::start(row, SLOTS, cores.second())?;
         for _ in 0..2 {
             link.repeat(ORDER, |_, _| {})?;
@@ -89,14 +90,18 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
     print_head(options, &machine);
     pin(cores.first())?;
     stall::test(cores.second())?;
-    let start = |row| Link::start(row, SLOTS, cores.second());
-    let mut links = ROWS.into_iter().map(start).collect::<Fallible<Vec<_>>>()?;
+    let mut links = Vec::new();
+    for row in ROWS {
+        links.push(Link::start(row, SLOTS, cores.second())?);
+    }
     for &rate in &options.rate {
         let count = (rate as f64 * options.seconds).ceil() as u64;
         let results = measure_rate(&mut links, Order { rate, count }, options.common.rounds)?;
         print(rate, &results);
     }
-    links.into_iter().try_for_each(Link::finish)?;
+    for link in links {
+        link.finish()?;
+    }
     awaiting::measure(cores, options.common.rounds, options.seconds)
 }
 
@@ -109,7 +114,8 @@ struct Measured {
 
 /// A repetition of each row to warm up, followed by `rounds` rounds, all rows in turn.
 fn measure_rate(links: &mut [Link], order: Order, rounds: u32) -> Fallible<Vec<Measured>> {
-    let mut results: Vec<_> = links.iter().map(|_| Measured::default()).collect();
+    let mut results = Vec::new();
+    results.resize_with(links.len(), Measured::default);
     // Shared by all, so that the first writes to its memory happen during the warm-up.
     let mut columns = Columns::new();
     for round in 0..=rounds {
@@ -128,7 +134,10 @@ fn measure_rate(links: &mut [Link], order: Order, rounds: u32) -> Fallible<Vec<M
 
 /// Prints the table of a rate.
 fn print(rate: u64, results: &[Measured]) {
-    let heads = [
+    let first = format!("{rate} msg/s");
+    let mut table = table(&[
+        &first,
+        "achieved msg/s",
         "p50",
         "p90",
         "p99",
@@ -139,36 +148,57 @@ fn print(rate: u64, results: &[Measured]) {
         "p99.9",
         "max",
         "p50 of the rounds",
-    ];
-    let first = format!("{rate} msg/s");
-    let mut table = table(&[&[first.as_str(), "achieved msg/s"], &heads[..]].concat());
-    for ((name, _), Measured { intended, naive }) in ROWS.iter().zip(results) {
-        let mut cells = vec![name.to_string(), format!("{:.0}", intended.rate().median)];
-        cells.extend([0.5, 0.9, 0.99, 0.999, 1.0].map(|quantile| intended.at(quantile)));
-        cells.extend([0.5, 0.99, 0.999, 1.0].map(|quantile| naive.at(quantile)));
-        cells.push(intended.p50().to_string());
-        table.add_row(cells);
+    ]);
+    for ((name, _), result) in ROWS.iter().zip(results) {
+        let intended = &result.intended;
+        let naive = &result.naive;
+        table.add_row([
+            name.to_string(),
+            format!("{:.0}", intended.rate().median),
+            intended.at(0.5),
+            intended.at(0.9),
+            intended.at(0.99),
+            intended.at(0.999),
+            intended.at(1.0),
+            naive.at(0.5),
+            naive.at(0.99),
+            naive.at(0.999),
+            naive.at(1.0),
+            intended.p50().to_string(),
+        ]);
     }
     show(&format!("receiver_latency {rate}"), &table);
     // For rows that do not keep up, the length of the run determines the latencies.
     for ((name, _), result) in ROWS.iter().zip(results) {
         if result.intended.rate().median < 0.99 * rate as f64 {
-            println!("{name} does not keep up with {rate} msg/s: its latency grows as long as a repetition lasts");
+            println!(
+                "{name} does not keep up with {rate} msg/s: \
+                 its latency grows as long as a repetition lasts"
+            );
         }
     }
 }
 
 fn print_head(options: &Options, machine: &Machine) {
-    println!("Receiver latency, open loop: from when a message of 32 bytes was due until it was received\n");
+    println!(
+        "Receiver latency, open loop: \
+         from when a message of 32 bytes was due until it was received\n"
+    );
     let cost = clock::cost(clock::now);
     machine.print(
         &format!("CLOCK_MONOTONIC, {cost:.1} ns a reading, one for each message on each side"),
         "receiver and publisher pinned to one each",
     );
-    let (rounds, seconds) = (options.common.rounds, options.seconds);
-    println!("rows     in turn, a repetition of {seconds} s to warm up and {rounds} measured ones, drained after each");
+    println!(
+        "rows     in turn, a repetition of {} s to warm up and {} measured ones, \
+         drained after each",
+        options.seconds, options.common.rounds
+    );
     println!("ways     channel and mpsc: {SLOTS} slots");
-    println!("         socketpair: SOCK_STREAM, a write for each message, read in bulk, the kernel's default buffers");
+    println!(
+        "         socketpair: SOCK_STREAM, a write for each message, read in bulk, \
+         the kernel's default buffers"
+    );
     println!(
         "columns  latencies since the intended send time; naive ones since the actual send time\n"
     );

@@ -24,8 +24,8 @@ use std::thread;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// The prefix of names in /dev/shm. The same in each run, so that a run removes what a killed one
-/// left.
+/// The prefix of names in /dev/shm. The same in each run, so that a run removes the objects of a
+/// killed one.
 pub(crate) const PREFIX: &str = "receiver-latency";
 
 /// How many messages may be in transit in our channel and in the threads' queue: the library's
@@ -140,29 +140,29 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// Starts one on a core. A channel, or the threads' queue, has room for `slots` messages.
+    /// Starts one on a core. A channel, or the threads' queue, has this number of slots.
     pub(crate) fn start(way: Way, slots: usize, core: Option<usize>) -> Fallible<Self> {
         let (orders, given) = UnixStream::pair()?;
         let process = |given: UnixStream, name: &str, output: Stdio| {
-            let mut command = this_program(&Task {
+            let task = Task {
                 way,
                 slots,
                 name: name.to_owned(),
                 core,
-            })?;
+            };
+            let mut command = this_program(&task)?;
+            command.stdin(OwnedFd::from(given)).stdout(output);
             // In a separate process group: Ctrl-C at the terminal kills the receiver; this process
             // detects that, and removes its objects.
-            Child::start(
-                "publisher",
-                command
-                    .stdin(OwnedFd::from(given))
-                    .stdout(output)
-                    .process_group(0),
-            )
+            command.process_group(0);
+            Child::start("publisher", &mut command)
         };
         let (receive, finish): (Receive, Finish) = match way {
             Way::Channel { spin, taken } => {
-                let ends = spin.map_or("default".to_owned(), |spin| spin.as_nanos().to_string());
+                let ends = match spin {
+                    Some(spin) => spin.as_nanos().to_string(),
+                    None => "default".to_owned(),
+                };
                 let name = format!("{}-{slots}-{ends}", std::process::id());
                 let mut publisher = process(given, &name, Stdio::piped())?;
                 publisher.wait_until_ready()?;
@@ -200,7 +200,10 @@ impl Publisher {
                     pin(core)?;
                     publish(given, |message| to_thread(&sender, is_busy, *message))
                 });
-                let finish = || thread.join().map_err(|_| "the publisher panicked")?;
+                let finish = || match thread.join() {
+                    Ok(outcome) => outcome,
+                    Err(_) => Err("the publisher panicked".into()),
+                };
                 (
                     Box::new(move || Ok(from_thread(&receiver, is_busy))),
                     Box::new(finish),
@@ -219,9 +222,10 @@ pub(crate) fn from_channel(
     received: Result<channel::Message, RecvError>,
 ) -> Fallible<Option<Message>> {
     match received {
-        Ok(bytes) => Ok(Some(
-            Message::read_from_bytes(&bytes).map_err(|_| "a message of another length")?,
-        )),
+        Ok(bytes) => match Message::read_from_bytes(&bytes) {
+            Ok(message) => Ok(Some(message)),
+            Err(_) => Err("a message of another length".into()),
+        },
         Err(RecvError::Disconnected) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -238,34 +242,37 @@ fn from_socket(socket: &mut BufReader<Socket>) -> Fallible<Option<Message>> {
 }
 
 fn to_thread(sender: &SyncSender<Message>, is_busy: bool, message: Message) -> Fallible {
-    let sent = loop {
-        match if is_busy {
-            sender.try_send(message)
-        } else {
-            sender.send(message).map_err(Into::into)
-        } {
-            Err(TrySendError::Full(_)) => spin_loop(),
-            sent => break sent,
-        }
-    };
-    Ok(sent.map_err(|_| "the receiver is gone")?)
-}
-
-/// The only error is that the publisher has closed, and all was received.
-fn from_thread(receiver: &mpsc::Receiver<Message>, is_busy: bool) -> Option<Message> {
+    const ENDED: &str = "the receiver has ended";
+    if !is_busy {
+        return match sender.send(message) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(ENDED.into()),
+        };
+    }
     loop {
-        match if is_busy {
-            receiver.try_recv()
-        } else {
-            receiver.recv().map_err(Into::into)
-        } {
-            Err(TryRecvError::Empty) => spin_loop(),
-            received => return received.ok(),
+        match sender.try_send(message) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Full(_)) => spin_loop(),
+            Err(TrySendError::Disconnected(_)) => return Err(ENDED.into()),
         }
     }
 }
 
-/// A socket; a busy one polls where the other one sleeps.
+/// Returns `None` if the publisher has closed, and all was received.
+fn from_thread(receiver: &mpsc::Receiver<Message>, is_busy: bool) -> Option<Message> {
+    if !is_busy {
+        return receiver.recv().ok();
+    }
+    loop {
+        match receiver.try_recv() {
+            Ok(message) => return Some(message),
+            Err(TryRecvError::Empty) => spin_loop(),
+            Err(TryRecvError::Disconnected) => return None,
+        }
+    }
+}
+
+/// A socket; a busy one polls where the other one blocks.
 struct Socket(UnixStream);
 
 impl Socket {

@@ -23,7 +23,7 @@ pub(crate) fn page() -> Fallible<File> {
 /// A word that says whose turn it is: odd when a number is in transit to the other process.
 pub(crate) struct Turns<'a> {
     page: MmapRaw,
-    /// The answering process, on the side that asks.
+    /// The answering process, on the side that starts round trips.
     other: Option<&'a mut Child>,
 }
 
@@ -44,18 +44,16 @@ impl<'a> Turns<'a> {
 
 impl Ends for Turns<'_> {
     fn send(&mut self, number: u64) -> Fallible {
-        self.word().store(
-            2 * number + 1 + u64::from(self.other.is_none()),
-            Ordering::Release,
-        );
+        let turn = 2 * number + 1 + u64::from(self.other.is_none());
+        self.word().store(turn, Ordering::Release);
         Ok(())
     }
 
     fn receive(&mut self, number: u64) -> Fallible {
-        const LOOKS: u32 = 1 << 20;
+        const POLLS: u32 = 1 << 20;
         let expected = 2 * number + 1 + u64::from(self.other.is_some());
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 if self.word().load(Ordering::Acquire) == expected {
                     return Ok(());
                 }

@@ -52,11 +52,13 @@ fn main() -> Fallible {
     }
     let options = Options::parse();
     let cores = options.common.cores()?;
-    let machine = Machine::now(); // with all cores
+    // Before pinning, so that it counts all cores.
+    let machine = Machine::now();
     pin(cores.first())?;
-    match options.common.quick.quick {
-        true => check(cores),
-        false => measure(&options, &machine, cores),
+    if options.common.quick.quick {
+        check(cores)
+    } else {
+        measure(&options, &machine, cores)
     }
 }
 
@@ -79,7 +81,10 @@ fn measure(options: &Options, machine: &Machine, cores: Cores) -> Fallible {
     println!("RTT, unloaded: two processes, one message under way\n");
     let cost = clock::cost(|| clock.raw());
     machine.print(
-        &format!("the processor's counter, {cost:.1} ns a reading, two readings a round trip, of which each figure contains one"),
+        &format!(
+            "the processor's counter, {cost:.1} ns a reading, \
+             two readings a round trip, of which each figure contains one"
+        ),
         "one pinned to each process",
     );
     let rounds = options.common.rounds;
@@ -113,7 +118,8 @@ fn measure_rows(
     clock: &Clock,
 ) -> Fallible<Vec<Latencies>> {
     let (warm_up, count) = counts(options);
-    let mut results: Vec<_> = rows.iter().map(|_| Latencies::default()).collect();
+    let mut results = Vec::new();
+    results.resize_with(rows.len(), Latencies::default);
     for _ in 0..options.common.rounds {
         for ((_, way), result) in rows.iter().zip(&mut results) {
             let (round, took) = measure_round(*way, warm_up, count, core, clock)?;
@@ -132,8 +138,11 @@ fn measure_round(
 ) -> Fallible<(Histogram<u64>, Duration)> {
     let mut round = latency::histogram();
     let mut took = Duration::ZERO;
-    way.ask(warm_up + count, core, |way| {
-        (0..warm_up).try_for_each(|number| way.round_trip(number).map(|()| way.settle()))?;
+    way.run(warm_up + count, core, |way| {
+        for number in 0..warm_up {
+            way.round_trip(number)?;
+            way.settle();
+        }
         let start = Instant::now();
         for number in warm_up..warm_up + count {
             let sent = clock.raw();
@@ -150,7 +159,9 @@ fn measure_round(
 /// `base` is the row with which `heading` compares the others.
 fn print(title: &str, ways: &[Row], results: &[Latencies], base: &str, heading: &str) {
     let mut heads = vec!["RTT", heading, "min"];
-    heads.extend(QUANTILES.map(|(head, _)| head));
+    for (head, _) in QUANTILES {
+        heads.push(head);
+    }
     heads.extend(["max", "K RTT/s", "p50 of the rounds"]);
     let mut rows = table(&heads);
     let base = p50(ways, results, base);
@@ -160,7 +171,9 @@ fn print(title: &str, ways: &[Row], results: &[Latencies], base: &str, heading: 
             format!("{:.2}", result.p50().median / base),
             result.at(0.0),
         ];
-        cells.extend(QUANTILES.map(|(_, quantile)| result.at(quantile)));
+        for (_, quantile) in QUANTILES {
+            cells.push(result.at(quantile));
+        }
         cells.extend([
             result.at(1.0),
             format!("{:.0}", result.rate().median / 1e3),
@@ -188,7 +201,8 @@ fn print_goals(title: &str, ways: &[Row], results: &[Latencies], of: &[(&str, &s
 
 /// The median of the rounds' medians, in nanoseconds.
 fn p50(ways: &[Row], results: &[Latencies], name: &str) -> f64 {
-    ways.iter()
-        .position(|row| row.0 == name)
-        .map_or(f64::NAN, |at| results[at].p50().median)
+    match ways.iter().position(|row| row.0 == name) {
+        Some(at) => results[at].p50().median,
+        None => f64::NAN,
+    }
 }

@@ -1,5 +1,6 @@
-//! A segment of shared memory for each message, as programs without a pool do it: created, mapped and
-//! written by the sender, mapped and removed by the receiver. A socket says that there is a message.
+//! A segment of shared memory for each message, as programs without a pool do it: created, mapped
+//! and written by the sender, mapped and removed by the receiver. A socket says that there is a
+//! message.
 
 use crate::ways::{check, mark, Ends};
 use memmap2::{Mmap, MmapOptions};
@@ -14,14 +15,14 @@ pub(crate) fn prefix(names: &str) -> String {
     format!("rtt-{names}-")
 }
 
-/// One side's end. Only the ends of a message are written, so that a long one takes less time than a
-/// real one, all of whose pages are faulted in.
+/// One side's end. Only the ends of a message are written, so that a long one takes less time than
+/// a real one, all of whose pages are faulted in.
 pub(crate) struct Segments {
     socket: UnixStream,
     /// Starts of the paths of messages to the other side, and from it.
     paths: [String; 2],
     len: usize,
-    came: Option<Mmap>,
+    received: Option<Mmap>,
 }
 
 impl Segments {
@@ -32,7 +33,7 @@ impl Segments {
             socket,
             paths,
             len,
-            came: None,
+            received: None,
         }
     }
 }
@@ -61,11 +62,11 @@ impl Ends for Segments {
         let map = unsafe { Mmap::map(&File::open(&path)?) }?;
         fs::remove_file(path)?;
         check(&map, self.len, number)?;
-        self.came = Some(map);
+        self.received = Some(map);
         Ok(())
     }
 
     fn settle(&mut self) {
-        self.came = None;
+        self.received = None;
     }
 }

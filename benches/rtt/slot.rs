@@ -171,9 +171,8 @@ impl Locked<'_> {
 
     fn signal(&self, condvar: &Condvar) -> Fallible {
         // SAFETY: initialised by `create`.
-        check("pthread_cond_signal", unsafe {
-            libc::pthread_cond_signal(condvar.get())
-        })
+        let result = unsafe { libc::pthread_cond_signal(condvar.get()) };
+        check("pthread_cond_signal", result)
     }
 }
 
@@ -231,16 +230,14 @@ fn with_attributes<A>(
 ) -> Fallible {
     let mut attributes = MaybeUninit::uninit();
     // SAFETY: a valid place to write to.
-    check("initialising attributes", unsafe {
-        init(attributes.as_mut_ptr())
-    })?;
+    let result = unsafe { init(attributes.as_mut_ptr()) };
+    check("initialising attributes", result)?;
     for (set, value) in sets {
         // SAFETY: initialised above.
-        check("setting an attribute", unsafe {
-            set(attributes.as_mut_ptr(), value)
-        })?;
+        let result = unsafe { set(attributes.as_mut_ptr(), value) };
+        check("setting an attribute", result)?;
     }
-    check("making what the sides share", make(attributes.as_ptr()))
+    check("creating what the sides share", make(attributes.as_ptr()))
 }
 
 fn deadline(clock: ClockId) -> Fallible<TimeSpec> {

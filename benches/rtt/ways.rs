@@ -148,7 +148,7 @@ pub(crate) struct Answer {
 
 impl Way {
     /// Starts the other process, and calls `run` with the way to it. It answers `count` times.
-    pub(crate) fn ask(
+    pub(crate) fn run(
         self,
         count: u64,
         core: Option<usize>,
@@ -162,10 +162,8 @@ impl Way {
             core,
         };
         let start = |input: Stdio, output: Stdio| {
-            Child::start(
-                "answering process",
-                this_program(&answer)?.stdin(input).stdout(output),
-            )
+            let mut command = this_program(&answer)?;
+            Child::start("answering process", command.stdin(input).stdout(output))
         };
         let mut other;
         match self {
@@ -182,8 +180,9 @@ impl Way {
                 run(&mut channel)?;
             }
             Self::Slot(len) => {
-                let ((there, to), (back, from)) = (Slot::create()?, Slot::create()?);
-                other = start(to.into(), from.into())?;
+                let (there, input) = Slot::create()?;
+                let (back, output) = Slot::create()?;
+                other = start(input.into(), output.into())?;
                 run(&mut Slots {
                     there,
                     back,
@@ -198,15 +197,14 @@ impl Way {
             }
             Self::Segment(len) | Self::Socket(len) => {
                 let (ours, theirs) = UnixStream::pair()?;
-                other = start(
-                    OwnedFd::from(theirs.try_clone()?).into(),
-                    OwnedFd::from(theirs).into(),
-                )?;
+                let input = OwnedFd::from(theirs.try_clone()?);
+                let output = OwnedFd::from(theirs);
+                other = start(input.into(), output.into())?;
                 if matches!(self, Self::Socket(_)) {
                     run(&mut Stream::new(&ours, &ours, len))?;
                 } else {
                     let outcome = run(&mut Segments::new(ours, &names, [THERE, BACK], len));
-                    // All that were read are removed already.
+                    // Those that were read are removed already.
                     procfs::remove_objects(&segment::prefix(&names));
                     outcome?;
                 }
@@ -220,43 +218,46 @@ impl Answer {
     /// Runs the other process.
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
-        let answer =
-            |ends: &mut dyn Ends| (0..self.count).try_for_each(|number| ends.answer(number));
         match self.way {
             Way::Floor => {
                 // The other rows detect the other process's exit, and remove their objects.
                 end_with_parent()?;
-                answer(&mut Turns::new(&File::from(inherited_input()?), None)?)
+                self.answer_all(Turns::new(&File::from(inherited_input()?), None)?)
             }
             Way::Channel { spin, len } => {
                 let mut channel = Channel::create(&self.names, BACK, spin, len)?;
                 channel.open(&self.names, THERE, spin)?;
                 say_ready()?;
                 channel.sender.wait_for_receiver(Duration::MAX)?;
-                answer(&mut channel)
+                self.answer_all(channel)
             }
             Way::Slot(len) => {
                 end_with_parent()?;
-                let [back, there] =
-                    [inherited_input()?, inherited_output()?].map(|fd| Slot::map(&File::from(fd)));
-                answer(&mut Slots {
-                    there: there?,
-                    back: back?,
+                let back = Slot::map(&File::from(inherited_input()?))?;
+                let there = Slot::map(&File::from(inherited_output()?))?;
+                self.answer_all(Slots {
+                    there,
+                    back,
                     bytes: vec![0; len],
                 })
             }
-            Way::Segment(len) => answer(&mut Segments::new(
-                inherited_input()?.into(),
-                &self.names,
-                [BACK, THERE],
-                len,
-            )),
-            Way::Socket(len) | Way::Pipe(len) => answer(&mut Stream::new(
-                File::from(inherited_input()?),
-                File::from(inherited_output()?),
-                len,
-            )),
+            Way::Segment(len) => {
+                let socket = inherited_input()?.into();
+                self.answer_all(Segments::new(socket, &self.names, [BACK, THERE], len))
+            }
+            Way::Socket(len) | Way::Pipe(len) => {
+                let input = File::from(inherited_input()?);
+                let output = File::from(inherited_output()?);
+                self.answer_all(Stream::new(input, output, len))
+            }
         }
+    }
+
+    fn answer_all(&self, mut ends: impl Ends) -> Fallible {
+        for number in 0..self.count {
+            ends.answer(number)?;
+        }
+        Ok(())
     }
 }
 
@@ -291,22 +292,19 @@ const INLINE_LEN: usize = 32;
 /// Writes a number into the first and the last byte.
 pub(crate) fn mark(bytes: &mut [u8], number: u64) {
     let last = bytes.len() - 1;
-    [bytes[0], bytes[last]] = [number as u8, (number >> 8) as u8];
+    bytes[0] = number as u8;
+    bytes[last] = (number >> 8) as u8;
 }
 
 /// Checks the length and the number.
 pub(crate) fn check(bytes: &[u8], len: usize, number: u64) -> Fallible {
     match bytes {
         [first, .., last]
-            if bytes.len() == len && [*first, *last] == [number as u8, (number >> 8) as u8] =>
+            if bytes.len() == len && *first == number as u8 && *last == (number >> 8) as u8 =>
         {
             Ok(())
         }
-        _ => Err(format!(
-            "message {number} came as another one of {} bytes",
-            bytes.len()
-        )
-        .into()),
+        _ => Err(format!("instead of message {number}, one of {} bytes", bytes.len()).into()),
     }
 }
 
@@ -323,7 +321,7 @@ struct Channel {
     /// Of a buffer, of which the first and the last byte are written and read. `None` sends
     /// messages in the slots themselves.
     len: Option<usize>,
-    came: Option<Message>,
+    received: Option<Message>,
 }
 
 impl Channel {
@@ -346,7 +344,7 @@ impl Channel {
             sender,
             receiver: None,
             len,
-            came: None,
+            received: None,
         })
     }
 
@@ -379,14 +377,15 @@ impl Ends for Channel {
     }
 
     fn receive(&mut self, number: u64) -> Fallible {
-        let message = self.receiver.as_mut().ok_or("not open")?.recv()?;
+        let receiver = self.receiver.as_mut().ok_or("not open")?;
+        let message = receiver.recv()?;
         check(&message, self.len.unwrap_or(INLINE_LEN), number)?;
-        self.came = Some(message);
+        self.received = Some(message);
         Ok(())
     }
 
     fn settle(&mut self) {
-        self.came = None;
+        self.received = None;
     }
 }
 

@@ -32,7 +32,9 @@ const RETRIES: usize = 4;
 pub(crate) fn tokens() -> Batch {
     let belt = ArrayQueue::new(BELT);
     let free = ArrayQueue::new(SUPPLY);
-    (0..SUPPLY).for_each(|token| free.push(token).expect("a free slot"));
+    for token in 0..SUPPLY {
+        free.push(token).expect("a free slot");
+    }
     Box::new(move |count| {
         let take = || {
             free.pop()
@@ -70,11 +72,13 @@ fn hand_off<T: Send>(
     let mut left = count;
     while left > 0 {
         let piece = left.min(PIECE);
-        let mut run = || hand_off_piece(piece, belt, &mut take, &mut give);
-        let undisturbed = (0..RETRIES)
-            .map(|_| run())
-            .find(|timed| !timed.is_disturbed);
-        let timed = undisturbed.unwrap_or_else(run);
+        let mut timed = hand_off_piece(piece, belt, &mut take, &mut give);
+        for _ in 0..RETRIES {
+            if !timed.is_disturbed {
+                break;
+            }
+            timed = hand_off_piece(piece, belt, &mut take, &mut give);
+        }
         total.elapsed += timed.elapsed;
         total.is_disturbed |= timed.is_disturbed;
         left -= piece;
@@ -91,7 +95,7 @@ fn hand_off_piece<T: Send>(
 ) -> Timed {
     let present = AtomicUsize::new(0);
     // Starting a thread is not timed.
-    let meet = || {
+    let wait_for_both = || {
         present.fetch_add(1, Ordering::AcqRel);
         while present.load(Ordering::Acquire) < 2 {
             thread::yield_now();
@@ -99,22 +103,24 @@ fn hand_off_piece<T: Send>(
     };
     thread::scope(|scope| {
         let giver = scope.spawn(|| {
-            meet();
+            wait_for_both();
             let mut has_yielded = false;
             for _ in 0..count {
                 give(black_box(until(|| belt.pop(), &mut has_yielded)));
             }
             (Instant::now(), has_yielded)
         });
-        meet();
+        wait_for_both();
         let mut has_yielded = false;
         let start = Instant::now();
         for _ in 0..count {
             let mut item = Some(black_box(take()));
             let push = || {
-                belt.push(item.take()?)
-                    .map_err(|refused| item = Some(refused))
-                    .ok()
+                if let Err(refused) = belt.push(item.take()?) {
+                    item = Some(refused);
+                    return None;
+                }
+                Some(())
             };
             until(push, &mut has_yielded);
         }

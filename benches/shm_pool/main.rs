@@ -28,7 +28,8 @@ fn main() {
     for (id, build) in subjects::ALL {
         // Criterion calls the closure for every sample: its state is built once, and not at all if
         // filtered out.
-        let (mut batch, mut is_measured) = (None, false);
+        let mut batch = None;
+        let mut is_measured = false;
         let (function, parameter) = id.split_once('/').expect("an id is function/parameter");
         group.bench_function(BenchmarkId::new(function, parameter), |bencher| {
             let batch = batch.get_or_insert_with(build);

@@ -62,14 +62,17 @@ impl Comparisons {
     pub(crate) fn add(&mut self, id: &'static str) {
         self.measured.push(id);
         for ((over, under, _), compared) in ROWS.into_iter().zip(&mut self.compared) {
-            if compared.is_none() && [over, under].iter().all(|id| self.measured.contains(id)) {
-                let count = match over {
-                    subjects::OTHER_POOL_WAITS => Some(BESIDE_A_WAITER),
-                    subjects::INSPECTED => Some(INSPECTED),
-                    _ => None,
-                };
-                *compared = Some(turns::interleave([over, under].map(batch), ROUNDS, count));
+            let is_due = self.measured.contains(&over) && self.measured.contains(&under);
+            if compared.is_some() || !is_due {
+                continue;
             }
+            let count = match over {
+                subjects::OTHER_POOL_WAITS => Some(BESIDE_A_WAITER),
+                subjects::INSPECTED => Some(INSPECTED),
+                _ => None,
+            };
+            let both = [batch(over), batch(under)];
+            *compared = Some(turns::interleave(both, ROUNDS, count));
         }
     }
 
@@ -87,23 +90,26 @@ impl Comparisons {
             match compared.as_deref() {
                 None => row.push("not measured in this run".to_owned()),
                 Some([Ok(over), Ok(under)]) => {
-                    let (over, under) = (over.median, under.median);
-                    let ratio = over / under;
+                    let ratio = over.median / under.median;
                     let precision = if ratio < 100.0 { 2 } else { 0 };
-                    row.extend([
-                        format!("{ratio:.precision$}"),
-                        goal.verdict(ratio).to_owned(),
-                    ]);
-                    row.push(format!("{over:.2} / {under:.2}"));
+                    row.push(format!("{ratio:.precision$}"));
+                    row.push(goal.verdict(ratio).to_owned());
+                    row.push(format!("{:.2} / {:.2}", over.median, under.median));
                 }
                 Some(_) => row.push("too disturbed to tell".to_owned()),
             }
             rows.add_row(row);
         }
         show("shm_pool", &rows);
-        println!("Medians of {ROUNDS} batches of about {BATCH:?}, both sides in turn. Where two threads take part,");
+        println!(
+            "Medians of {ROUNDS} batches of about {BATCH:?}, both sides in turn. \
+             Where two threads take part,"
+        );
         println!("pieces of {PIECE} messages in which one lacked a core were repeated.");
-        println!("malloc: before the process has started a thread, so without a lock. malloc_threads: after.");
+        println!(
+            "malloc: before the process has started a thread, so without a lock. \
+             malloc_threads: after."
+        );
     }
 }
 
@@ -116,6 +122,9 @@ fn batch(id: &str) -> Result<turns::Batch, String> {
     let mut batch = build();
     Ok(Box::new(move |count| {
         let timed = batch(count);
-        Ok((!timed.is_disturbed).then_some(timed.elapsed))
+        if timed.is_disturbed {
+            return Ok(None);
+        }
+        Ok(Some(timed.elapsed))
     }))
 }

@@ -32,7 +32,7 @@ const TALC_ARENA: usize = 16 * MIB;
 const FOR_EVER: Duration = Duration::from_secs(600);
 
 /// How long a thread that is about to wait is given to park.
-const FALLS_ASLEEP: Duration = Duration::from_millis(2);
+const UNTIL_PARKED: Duration = Duration::from_millis(2);
 
 /// Runs an operation that many times.
 pub(crate) type Batch = Box<dyn FnMut(u64) -> Timed>;
@@ -44,13 +44,13 @@ pub(crate) struct Timed {
     pub(crate) is_disturbed: bool,
 }
 
-/// Criterion's function and parameter, with a slash between; and what builds the benchmark.
+/// Criterion's function and parameter, with a slash between; and the function that builds it.
 pub(crate) type Subject = (&'static str, fn() -> Batch);
 
 /// While another process inspects all objects, over and over.
 pub(crate) const INSPECTED: &str = "inspected/1MiB";
 
-/// Sleeps before each batch.
+/// While another thread waits for memory of another pool.
 pub(crate) const OTHER_POOL_WAITS: &str = "other_pool_waits/1MiB";
 
 /// In the order in which they run. Floors are directly before the subjects that are compared with
@@ -177,7 +177,9 @@ fn cold() -> Batch {
         let before = created();
         let timed = time(count, || {
             let mut buffer = alloc(&provider, MIB);
-            buffer.chunks_mut(PAGE).for_each(|page| page[0] = 1);
+            for page in buffer.chunks_mut(PAGE) {
+                page[0] = 1;
+            }
             buffer
         });
         assert_eq!(
@@ -265,18 +267,18 @@ fn other_pool_waits() -> Batch {
         .build()
         .expect("a provider");
     Box::new(move |count| {
-        let meet = Barrier::new(2);
+        let both = Barrier::new(2);
         thread::scope(|scope| {
             let held = alloc(&full, MIB);
             let waiter = scope.spawn(|| {
-                meet.wait();
+                both.wait();
                 drop(
                     full.alloc_timeout(MIB, FOR_EVER)
                         .expect("memory once the batch is over"),
                 );
             });
-            meet.wait();
-            thread::sleep(FALLS_ASLEEP);
+            both.wait();
+            thread::sleep(UNTIL_PARKED);
             let timed = steady(&provider, || time(count, || alloc(&provider, MIB)));
             assert!(
                 !waiter.is_finished(),
