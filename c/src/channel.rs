@@ -7,8 +7,8 @@ use crate::provider::Provider;
 use crate::receiver::{subscriber_builder, SubscriberOptions};
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    array, bytes, check_reserved, copy_out, create, create_listed, size_option, text, time_option,
-    timeout, u32_option, Required, Value, SHM_POOL_FOREVER,
+    self, array, bytes, check_reserved, copy_out, create, create_listed, size_option, text,
+    time_option, timeout, u32_option, Required, Value, SHM_POOL_FOREVER,
 };
 use shm_pool::channel::{
     self, Interrupter as Interrupt, OnFull, OnStall, ReceiverId, SendError, SendOptions,
@@ -353,8 +353,7 @@ unsafe fn expected(
     let mut expected = Vec::with_capacity(count);
     for subscriber in subscribers {
         let builder = subscriber_builder(Some(&subscriber.options))?;
-        let views = usize::try_from(subscriber.views).unwrap_or(usize::MAX);
-        expected.push((builder, views));
+        expected.push((builder, value::size(subscriber.views)));
     }
     Ok(expected)
 }

@@ -51,7 +51,7 @@ fn objects() -> MutexGuard<'static, Vec<Listed>> {
         }));
         let replaced = OBJECTS.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
         if replaced.is_err() {
-            // SAFETY: made just above, and shared with nobody.
+            // SAFETY: made just above, and shared with no thread.
             drop(unsafe { Box::from_raw(new) });
         }
     }
@@ -85,8 +85,11 @@ pub(crate) fn destroy<T>(object: Option<Box<T>>) {
         let at = objects
             .iter()
             .position(|listed| ptr::eq(listed.address, address.cast()));
-        // A forked child finds none of its parent's.
-        at.is_some_and(|at| objects.remove(at).is_finalized)
+        match at {
+            Some(at) => objects.remove(at).is_finalized,
+            // A forked child finds none of its parent's.
+            None => false,
+        }
     };
     if is_finalized {
         // SAFETY: the memory of a box. Its content was dropped, which the type ignores.

@@ -56,12 +56,13 @@ impl MessageType {
     /// Returns `None` for an empty name.
     pub(crate) fn get(&self) -> Result<Option<channel::MessageType>, Failure> {
         let invalid = |text: String| Failure::new(Status::InvalidArgument, text);
-        let name: Vec<u8> = self
-            .name
-            .iter()
-            .map(|&byte| byte as u8)
-            .take_while(|&byte| byte != 0)
-            .collect();
+        let mut name = Vec::new();
+        for &byte in &self.name {
+            if byte == 0 {
+                break;
+            }
+            name.push(byte as u8);
+        }
         if name.is_empty() {
             return Ok(None);
         }
@@ -90,8 +91,8 @@ impl MessageType {
 
 /// Copies a text into an array of zeros, as far as it fits with a NUL behind it.
 pub(crate) fn copy_text(text: &str, array: &mut [c_char]) {
-    let room = array.len() - 1;
-    for (place, byte) in array[..room].iter_mut().zip(text.bytes()) {
+    let max_len = array.len() - 1;
+    for (place, byte) in array[..max_len].iter_mut().zip(text.bytes()) {
         *place = byte as c_char;
     }
 }

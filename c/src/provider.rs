@@ -4,7 +4,7 @@ use crate::buf::BufMut;
 use crate::finalize::destroy;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    array, check_reserved, copy_out, create_listed, namespace, option, size_option, timeout,
+    self, array, check_reserved, copy_out, create_listed, namespace, option, size_option, timeout,
     u32_option, Required, Value,
 };
 use shm_pool::{PeerId as Peer, Provider as Pool, ProviderBuilder, Reservation as Chunks, Tuning};
@@ -193,8 +193,8 @@ unsafe fn builder(options: &ProviderOptions) -> Result<ProviderBuilder, Failure>
     }
     // SAFETY: by this function's contract.
     for room in unsafe { array(options.room, options.room_count, "room")? } {
-        let len = usize::try_from(room.len).unwrap_or(usize::MAX);
-        let count = usize::try_from(room.count).unwrap_or(usize::MAX);
+        let len = value::size(room.len);
+        let count = value::size(room.count);
         builder = builder.room_for(len, count);
     }
     set! { tuning:

@@ -302,22 +302,14 @@ impl Failure {
     }
 
     fn with_errno(status: Status, errno: c_int, text: String) -> Self {
-        // Text up to a NUL, which no message has.
-        Self::keep(
-            status,
-            errno,
-            Text::Owned(CString::new(text).unwrap_or_default()),
-        )
+        // No message has a NUL.
+        let text = CString::new(text).unwrap_or_default();
+        Self::keep(status, errno, Text::Owned(text))
     }
 
     #[cold]
     fn of(status: Status, error: &(dyn Error + 'static)) -> Self {
-        let mut causes = std::iter::successors(Some(error), |&cause| cause.source());
-        let errno = causes.find_map(|cause| match cause.downcast_ref::<OsError>() {
-            Some(error) => error.errno(),
-            None => cause.downcast_ref::<io::Error>()?.raw_os_error(),
-        });
-        Self::of_errno(status, errno.unwrap_or(0), error)
+        Self::of_errno(status, errno_of(error), error)
     }
 
     fn of_errno(status: Status, errno: c_int, error: &(dyn Error + 'static)) -> Self {
@@ -332,15 +324,38 @@ impl Failure {
 
     #[cold]
     fn of_panic(payload: Box<dyn Any + Send>) -> Self {
-        let text = payload.downcast_ref::<String>().map(String::as_str);
-        let text = text
-            .or_else(|| payload.downcast_ref::<&str>().copied())
-            .unwrap_or("no message")
-            .to_owned();
+        let text = if let Some(text) = payload.downcast_ref::<String>() {
+            text
+        } else if let Some(text) = payload.downcast_ref::<&str>() {
+            text
+        } else {
+            "no message"
+        };
+        let failure = Self::new(Status::Panic, format!("the library panicked: {text}"));
         // Its drop might panic.
         std::mem::forget(payload);
-        Self::new(Status::Panic, format!("the library panicked: {text}"))
+        failure
     }
+}
+
+/// Returns the `errno` of the first error of a system call among an error and its causes; 0 if there
+/// is none.
+fn errno_of(error: &(dyn Error + 'static)) -> c_int {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let errno = if let Some(error) = cause.downcast_ref::<OsError>() {
+            error.errno()
+        } else if let Some(error) = cause.downcast_ref::<io::Error>() {
+            error.raw_os_error()
+        } else {
+            None
+        };
+        if let Some(errno) = errno {
+            return errno;
+        }
+        next = cause.source();
+    }
+    0
 }
 
 /// Runs the body of a call: no panic passes, and an error is kept for this thread.
@@ -356,10 +371,13 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> Status {
 /// Like [`guard`], for a call that returns a value and cannot fail.
 #[inline]
 pub(crate) fn guard_value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
-        Failure::of_panic(payload);
-        fallback
-    })
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(value) => value,
+        Err(payload) => {
+            Failure::of_panic(payload);
+            fallback
+        }
+    }
 }
 
 /// Returns the message of the last call of this thread that failed, in English and without a line
@@ -390,10 +408,9 @@ pub extern "C" fn shm_pool_last_error() -> *const c_char {
 /// has.
 #[no_mangle]
 pub extern "C" fn shm_pool_last_status() -> Status {
-    let status = LAST.try_with(|last| {
-        last.borrow()
-            .as_ref()
-            .map_or(Status::Ok, |failure| failure.status)
+    let status = LAST.try_with(|last| match &*last.borrow() {
+        Some(failure) => failure.status,
+        None => Status::Ok,
     });
     status.unwrap_or(Status::Ok)
 }
@@ -402,7 +419,10 @@ pub extern "C" fn shm_pool_last_status() -> Status {
 /// otherwise 0.
 #[no_mangle]
 pub extern "C" fn shm_pool_last_errno() -> c_int {
-    let errno = LAST.try_with(|last| last.borrow().as_ref().map_or(0, |failure| failure.errno));
+    let errno = LAST.try_with(|last| match &*last.borrow() {
+        Some(failure) => failure.errno,
+        None => 0,
+    });
     errno.unwrap_or(0)
 }
 

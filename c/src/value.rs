@@ -197,19 +197,25 @@ pub(crate) fn option(value: u64) -> Option<u64> {
 }
 
 pub(crate) fn size_option(value: u64) -> Option<usize> {
-    option(value).map(|value| usize::try_from(value).unwrap_or(usize::MAX))
+    option(value).map(size)
+}
+
+/// Converts a size; one that no memory has is the largest.
+pub(crate) fn size(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
 }
 
 pub(crate) fn u32_option(value: u64, name: &'static str) -> Result<Option<u32>, Failure> {
-    let convert = |value| {
-        u32::try_from(value).map_err(|_| {
-            Failure::new(
-                Status::InvalidArgument,
-                format!("option {name} is too large"),
-            )
-        })
+    let Some(value) = option(value) else {
+        return Ok(None);
     };
-    option(value).map(convert).transpose()
+    match u32::try_from(value) {
+        Ok(value) => Ok(Some(value)),
+        Err(_) => Err(Failure::new(
+            Status::InvalidArgument,
+            format!("option {name} is too large"),
+        )),
+    }
 }
 
 pub(crate) fn time_option(value: u64) -> Option<Duration> {
@@ -221,7 +227,8 @@ pub(crate) fn check_reserved(reserved: &[u64]) -> Result<(), Failure> {
     if reserved.iter().all(|&word| word == 0) {
         return Ok(());
     }
-    let text = "a reserved field of the options is not zero; initialise them, or use the library of that version";
+    let text = "a reserved field of the options is not zero; \
+                initialise them, or use the library of that version";
     Err(Failure::new(Status::InvalidArgument, text.to_owned()))
 }
 
@@ -239,9 +246,13 @@ pub(crate) unsafe fn text<'a>(
     }
     // SAFETY: by this function's contract.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str()
-        .map(Some)
-        .map_err(|_| Failure::new(Status::InvalidArgument, format!("{name} is not UTF-8")))
+    match text.to_str() {
+        Ok(text) => Ok(Some(text)),
+        Err(_) => Err(Failure::new(
+            Status::InvalidArgument,
+            format!("{name} is not UTF-8"),
+        )),
+    }
 }
 
 /// Reads `len` bytes.
