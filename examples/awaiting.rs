@@ -16,12 +16,15 @@ const LEN: usize = 1 << 20;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let names = ["frames", "commands"].map(|name| format!("example-{name}-{}", std::process::id()));
+    let frames_name = format!("example-frames-{}", std::process::id());
+    let commands_name = format!("example-commands-{}", std::process::id());
     let provider = Provider::builder().max_bytes(4 * LEN).build()?;
-    let mut frames_out = Sender::builder().capacity(2).create(&provider, &names[0])?;
-    let mut commands_out = Sender::create(&provider, &names[1])?;
-    let mut frames = Receiver::open(&names[0])?;
-    let mut commands = Receiver::open(&names[1])?;
+    let mut frames_out = Sender::builder()
+        .capacity(2)
+        .create(&provider, &frames_name)?;
+    let mut commands_out = Sender::create(&provider, &commands_name)?;
+    let mut frames = Receiver::open(&frames_name)?;
+    let mut commands = Receiver::open(&commands_name)?;
 
     let publishing = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -46,7 +49,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         (provider, frames_out) // kept until everything was received
     });
 
-    let (mut received, mut kept, mut is_commanded) = (0, 0, true);
+    let mut received = 0;
+    let mut kept = 0;
+    let mut is_commanded = true;
     while received < FRAMES || is_commanded {
         // The branch that is not taken loses no message: its future can be dropped at any time.
         tokio::select! {

@@ -37,8 +37,11 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 fn main() -> Fallible {
     // The program starts itself again for each receiver, with its role.
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match arguments[..] {
+    let mut words: Vec<&str> = Vec::new();
+    for argument in &arguments {
+        words.push(argument);
+    }
+    match words[..] {
         [] => publish(),
         ["logger", imu] => log(imu),
         ["display", camera] => display(camera),
@@ -90,11 +93,11 @@ fn publish() -> Fallible {
     assert!(logger.wait()?.success());
 
     provider.reclaim(); // now, as later when memory is needed
-    Namespace::default().sweep()?; // removes what dead monitors left, as the next provider would
+    Namespace::default().sweep()?; // removes the objects of dead monitors, as the next provider would
     assert_eq!(
         provider.stats().bytes_in_use,
         0,
-        "what dead monitors had in hand came back"
+        "the frames of dead monitors have returned"
     );
     Ok(())
 }
@@ -212,7 +215,7 @@ fn display(name: &str) -> Fallible {
 fn monitor(name: &str, frames: u64) -> Fallible {
     let mut camera = receiver().typed::<Frame>().open(name)?;
     let mut check = Check::new(name);
-    let mut in_hand = None;
+    let mut held = None;
     for number in 0..frames {
         let frame = match camera.recv() {
             Ok(frame) => frame,
@@ -220,17 +223,17 @@ fn monitor(name: &str, frames: u64) -> Fallible {
             Err(error) => return Err(error.into()),
         };
         check.message(&frame[..], Value::missed(&frame));
-        in_hand = Some(frame);
+        held = Some(frame);
         if number == 0 {
-            println!("in hand"); // for the publisher
+            println!("holding"); // for the publisher
         }
     }
-    drop(in_hand);
+    drop(held);
     check.report();
     Ok(())
 }
 
-/// Checks that each message is the next one, or that the receiver was told how many it has missed.
+/// Checks that each message is the next one, or that the receiver reported how many it has missed.
 struct Check<'a> {
     name: &'a str,
     /// The number of the last message.
@@ -269,12 +272,9 @@ impl<'a> Check<'a> {
     }
 
     fn report(&self) {
-        let Self {
-            name,
-            received,
-            missed,
-            ..
-        } = self;
-        eprintln!("{name}: {received} messages, {missed} missed");
+        eprintln!(
+            "{}: {} messages, {} missed",
+            self.name, self.received, self.missed
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! A channel: messages from one process to another, without a separate transport.
 //!
-//! Sending a buffer borrowed buffers it to the receiver, which reads it in place. The memory
-//! returns when the receiver drops it, without any confirmation. Run it with `cargo run --example
+//! The receiver borrows the buffer of a message, and reads it in place. The memory returns when the
+//! receiver drops it, without any confirmation. Run it with `cargo run --example
 //! channel`.
 
 #![forbid(unsafe_code)]

@@ -27,16 +27,17 @@ fn metric<V: Display>(
 }
 
 fn export(provider: &Provider) -> Result<String, Box<dyn Error>> {
-    let (stats, report) = (provider.stats(), provider.report()?);
+    let stats = provider.stats();
+    let report = provider.report()?;
+    let own = format!("provider=\"{}\"", provider.id());
     let mut text = String::new();
-    let own = || format!("provider=\"{}\"", provider.id());
+
     let bytes = [
-        ("cap", stats.max_bytes),
-        ("held", stats.bytes_held),
-        ("in_use", stats.bytes_in_use),
-        ("leased", stats.bytes_leased),
+        (format!("{own},of=\"cap\""), stats.max_bytes),
+        (format!("{own},of=\"held\""), stats.bytes_held),
+        (format!("{own},of=\"in_use\""), stats.bytes_in_use),
+        (format!("{own},of=\"leased\""), stats.bytes_leased),
     ];
-    let bytes = bytes.map(|(what, value)| (format!("{},of=\"{what}\"", own()), value));
     metric(
         &mut text,
         "gauge",
@@ -44,12 +45,11 @@ fn export(provider: &Provider) -> Result<String, Box<dyn Error>> {
         "Bytes of shared memory.",
         &bytes,
     );
-    let class = |size| format!("{},class=\"{size}\"", own());
-    let idle: Vec<_> = stats
-        .classes
-        .iter()
-        .map(|of| (class(of.size), of.idle))
-        .collect();
+
+    let mut idle = Vec::new();
+    for class in &stats.classes {
+        idle.push((format!("{own},class=\"{}\"", class.size), class.idle));
+    }
     metric(
         &mut text,
         "gauge",
@@ -57,7 +57,8 @@ fn export(provider: &Provider) -> Result<String, Box<dyn Error>> {
         "Chunks that are free to be used again.",
         &idle,
     );
-    let hits = [(own(), stats.hits())];
+
+    let hits = [(own.clone(), stats.hits())];
     metric(
         &mut text,
         "counter",
@@ -65,22 +66,25 @@ fn export(provider: &Provider) -> Result<String, Box<dyn Error>> {
         "Allocations served by an existing chunk.",
         &hits,
     );
-    let misses = [(own(), stats.misses())];
+
+    let misses = [(own.clone(), stats.misses())];
     metric(
         &mut text,
         "counter",
         "misses_total",
-        "Allocations that made a chunk.",
+        "Allocations that created a chunk.",
         &misses,
     );
-    let peers = report.peers.iter().map(|peer| {
-        let process = peer.process.as_ref().map_or(0, |process| process.id);
-        (
-            format!("{},slot=\"{}\",pid=\"{process}\"", own(), peer.slot),
-            peer.bytes,
-        )
-    });
-    let peers: Vec<_> = peers.collect();
+
+    let mut peers = Vec::new();
+    for peer in &report.peers {
+        let process = match &peer.process {
+            Some(process) => process.id,
+            None => 0, // not visible
+        };
+        let labels = format!("{own},slot=\"{}\",pid=\"{process}\"", peer.slot);
+        peers.push((labels, peer.bytes));
+    }
     metric(
         &mut text,
         "gauge",

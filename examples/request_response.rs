@@ -1,6 +1,6 @@
 //! Request and response: a client and a server with a channel in each direction.
 //!
-//! A request is a buffer that the server reads in place. Responses come in the order of the
+//! A request is a buffer that the server reads in place. Responses arrive in the order of the
 //! requests. For several clients, give each one two channels of its own, and let the server wait for
 //! all requests at a time, as in the example `many_producers`. Run it with `cargo run --example
 //! request_response`.
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The program starts itself again as the server, with the service's name as its argument.
     match std::env::args().nth(1) {
         Some(service) => serve(&service),
-        None => ask(&format!("sum-{}", std::process::id())),
+        None => request(&format!("sum-{}", std::process::id())),
     }
 }
 
@@ -45,7 +45,7 @@ fn serve(service: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn ask(service: &str) -> Result<(), Box<dyn Error>> {
+fn request(service: &str) -> Result<(), Box<dyn Error>> {
     let provider = Provider::builder().build()?;
     let mut requests = Sender::create(&provider, &format!("{service}/request"))?;
     let mut server = Command::new(std::env::current_exe()?)

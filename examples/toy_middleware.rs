@@ -27,7 +27,7 @@ const LEN: usize = 100_000;
 const CAP: usize = 1 << 20;
 /// How many messages may be in flight at a time: more than fit.
 const SLOTS: usize = 16;
-/// What stands in the name of the table of readers, where a segment has its number.
+/// The number in the name of the table of readers; segments have higher ones.
 const TABLE: u64 = 0;
 /// Long enough for a busy machine to start a process.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -78,7 +78,7 @@ impl SegmentSource for Segments {
     }
 
     fn remove(&self, segment: u64, _file: File) {
-        // It is gone already if somebody has cleaned up.
+        // Fails if another process has removed it.
         let _ = fs::remove_file(path(process::id(), segment));
     }
 }
@@ -97,7 +97,7 @@ fn readers(table: &MmapRaw) -> &[AtomicU32] {
 }
 
 impl Collect for InFlight {
-    /// Frees the messages that nobody reads any more. Returns `true` if there were some.
+    /// Frees the messages that have no reader any more. Returns `true` if there were some.
     fn collect(&self) -> bool {
         let mut has_freed = false;
         let mut chunks = self.chunks.lock().unwrap();
@@ -148,14 +148,15 @@ fn send_messages(mut socket: UnixStream, table: &File) -> Result<(), Box<dyn Err
     for number in 0..MESSAGES {
         // Waits until the subscriber has read enough.
         let mut chunk = backend.alloc_timeout(Layout::new::<[u8; LEN]>(), TIMEOUT)?;
-        // SAFETY: no reader has it.
+        // SAFETY: no reader knows its place yet.
         let bytes = unsafe { chunk.bytes_mut() };
         bytes.fill(number as u8);
 
         let place = {
             let mut chunks = in_flight.chunks.lock().unwrap();
-            let free = chunks.iter().position(Option::is_none);
-            let slot = free.ok_or("more messages than slots")?;
+            let Some(slot) = chunks.iter().position(Option::is_none) else {
+                return Err("more messages than slots".into());
+            };
             // Before it is sent.
             readers(&in_flight.table)[slot].store(1, Ordering::Relaxed);
             let place = Place {

@@ -17,7 +17,7 @@ const FRAMES: u8 = 50;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Room for two frames. The reader holds one while the publisher fills the next.
+    // Two frames fit. The reader holds one while the publisher fills the next.
     let provider = Provider::builder().max_bytes(2 * FRAME).build()?;
 
     let held = [provider.alloc(FRAME)?, provider.alloc(FRAME)?];
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .alloc_timeout(FRAME, Duration::from_millis(5))
         .unwrap_err();
     assert!(matches!(late, AllocError::TimedOut { .. }) && late.is_exhausted());
-    println!("nobody let go: {late}");
+    println!("nothing was released: {late}");
     drop(held);
 
     let (publish, subscribed) = sync_channel::<Descriptor>(0);
@@ -51,6 +51,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     drop(publish);
     reading.join().map_err(|_| "the reader panicked")??;
-    println!("{FRAMES} frames through room for two, none dropped");
+    println!("{FRAMES} frames through the memory of two, none dropped");
     Ok(())
 }

@@ -27,6 +27,7 @@ use shm_pool_support::process::{exit_code, task};
 use shm_pool_support::source::Source;
 use shm_pool_support::units::parse_size;
 use shm_pool_support::Fallible;
+use std::env;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -37,7 +38,12 @@ use std::process::ExitCode;
 #[command(name = "pubsub")]
 struct Options {
     /// How many subscribers to start; the first of them is slow on purpose
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=63))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u8).range(1..=63)
+    )]
     subscribers: u8,
 
     /// The file to send, repeatedly [default: this program]
@@ -45,7 +51,12 @@ struct Options {
     file: Option<PathBuf>,
 
     /// How many messages to publish
-    #[arg(long, value_name = "N", default_value_t = 8_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8_000,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     messages: u64,
 
     /// Sizes of the messages, in turn
@@ -63,7 +74,12 @@ struct Options {
     max_bytes: usize,
 
     /// How many messages the publisher may be ahead of the slowest subscriber
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=256)
+    )]
     window: u16,
 
     /// How many messages the slow subscriber keeps while others continue
@@ -74,8 +90,11 @@ struct Options {
 impl Options {
     /// The data.
     fn source(&self) -> Fallible<Source> {
-        let file = self.file.clone().map_or_else(std::env::current_exe, Ok)?;
-        Source::read(&file, self.sizes.iter().copied().max().unwrap_or(0))
+        let largest = self.sizes.iter().copied().max().unwrap_or(0);
+        match &self.file {
+            Some(file) => Source::read(file, largest),
+            None => Source::read(&env::current_exe()?, largest),
+        }
     }
 }
 
@@ -90,11 +109,11 @@ struct Task {
 
 /// A subscriber's first value: its [`PeerId`]. After that it sends `()` for each message that it
 /// has read, found unchanged and released.
-type Who = [u8; PeerId::SIZE];
+type Hello = [u8; PeerId::SIZE];
 
 /// The publisher's values: the descriptors of the messages, and at last `None`. (A socket that
 /// closes without it means that the publisher has died.)
-type Said = Option<[u8; Descriptor::SIZE]>;
+type Announced = Option<[u8; Descriptor::SIZE]>;
 
 fn main() -> ExitCode {
     match task::<Task>() {

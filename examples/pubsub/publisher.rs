@@ -8,7 +8,7 @@
 //! holds. So either memory is released, or no subscriber holds any and the error is real. Neither
 //! side sleeps or spins.
 
-use crate::{Options, Said, Task, Who};
+use crate::{Announced, Hello, Options, Task};
 use shm_pool::{PeerId, Provider, ShmBytes, ShmBytesMut};
 use shm_pool_support::process::{this_program, Child};
 use shm_pool_support::source::Source;
@@ -34,8 +34,10 @@ pub(crate) fn run(options: &Options) -> Fallible {
     let stats = provider.stats();
     drop(provider);
 
-    let (messages, seconds) = (options.messages, elapsed.as_secs_f64());
-    let (total, rate) = (Bytes(bytes), Bytes((bytes as f64 / seconds) as u64));
+    let messages = options.messages;
+    let seconds = elapsed.as_secs_f64();
+    let total = Bytes(bytes);
+    let rate = Bytes((bytes as f64 / seconds) as u64);
     let file = Bytes(source.file_len() as u64);
     println!("{messages} messages, {total}, from a file of {file} in {seconds:.2} s: {rate}/s");
     println!(
@@ -43,10 +45,8 @@ pub(crate) fn run(options: &Options) -> Fallible {
         stats.hits(),
         stats.misses()
     );
-    let (most, cap) = (
-        Bytes(stats.peak_bytes_held as u64),
-        Bytes(stats.max_bytes as u64),
-    );
+    let most = Bytes(stats.peak_bytes_held as u64);
+    let cap = Bytes(stats.max_bytes as u64);
     println!(
         "{} segments created, at most {most} of {cap} held",
         stats.segments_created
@@ -61,37 +61,39 @@ pub(crate) fn run(options: &Options) -> Fallible {
     // The names of the provider's objects contain its id.
     let mut left = procfs::objects("");
     left.retain(|name| name.contains(&id.to_string()));
-    match &left[..] {
-        [] => Ok(()),
-        left => Err(format!("leaked in /dev/shm: {}", left.join(", ")).into()),
+    if !left.is_empty() {
+        return Err(format!("leaked in /dev/shm: {}", left.join(", ")).into());
     }
+    Ok(())
 }
 
 /// Returns the number of bytes, and how long it took until every subscriber had released the last.
 fn publish(options: &Options, provider: &Provider, source: &Source) -> Fallible<(u64, Duration)> {
-    let task = |index| Task {
-        options: options.clone(),
-        provider: provider.id().to_u64(),
-        is_slow: index == 0,
-    };
-    let start = |index| Subscriber::start(&task(index));
-    let mut subscribers = (0..options.subscribers)
-        .map(start)
-        .collect::<Fallible<Vec<_>>>()?;
-    let (start, messages) = (
-        Instant::now(),
-        source
-            .messages(&options.sizes)
-            .take(options.messages as usize),
-    );
+    let mut subscribers = Vec::new();
+    for index in 0..options.subscribers {
+        subscribers.push(Subscriber::start(&Task {
+            options: options.clone(),
+            provider: provider.id().to_u64(),
+            is_slow: index == 0,
+        })?);
+    }
+
+    let start = Instant::now();
+    let messages = source
+        .messages(&options.sizes)
+        .take(options.messages as usize);
     let published = stream(messages, provider, options.window, &mut subscribers);
     let elapsed = start.elapsed();
     if published.is_err() {
         // A subscriber that has detected an error must report it before it exits.
-        subscribers.iter_mut().for_each(Subscriber::abandon);
+        for subscriber in &mut subscribers {
+            subscriber.abandon();
+        }
     }
     let bytes = published?;
-    subscribers.into_iter().try_for_each(Subscriber::finish)?;
+    for subscriber in subscribers {
+        subscriber.finish()?;
+    }
     Ok((bytes, elapsed))
 }
 
@@ -104,37 +106,37 @@ fn stream<'a>(
 ) -> Fallible<u64> {
     let mut bytes = 0;
     for content in messages {
-        subscribers
-            .iter_mut()
-            .try_for_each(|subscriber| subscriber.wait_until_pending(window - 1))?;
+        for subscriber in &mut *subscribers {
+            subscriber.wait_until_pending(window - 1)?;
+        }
         let mut buffer = alloc(provider, content.len(), subscribers)?;
         buffer.copy_from_slice(content);
         let message = buffer.freeze();
-        subscribers
-            .iter_mut()
-            .try_for_each(|subscriber| subscriber.send(&message))?;
+        for subscriber in &mut *subscribers {
+            subscriber.send(&message)?;
+        }
         bytes += content.len() as u64;
         // The message is dropped here. The grants keep it until the last subscriber is done.
     }
-    subscribers
-        .iter_mut()
-        .try_for_each(|subscriber| subscriber.wait_until_pending(0))?;
+    for subscriber in subscribers {
+        subscriber.wait_until_pending(0)?;
+    }
     Ok(bytes)
 }
 
 /// Allocates, and waits for memory as long as subscribers have some to release.
 fn alloc(provider: &Provider, len: usize, subscribers: &mut [Subscriber]) -> Fallible<ShmBytesMut> {
     loop {
-        match provider.alloc(len) {
-            Err(error) if error.is_exhausted() => {
-                match subscribers.iter_mut().max_by_key(|one| one.pending) {
-                    Some(slowest) if slowest.pending > 0 => {
-                        slowest.wait_until_pending(slowest.pending - 1)?
-                    }
-                    _ => return Err(error.into()),
-                }
+        let error = match provider.alloc(len) {
+            Ok(buffer) => return Ok(buffer),
+            Err(error) => error,
+        };
+        let slowest = subscribers.iter_mut().max_by_key(|one| one.pending);
+        match slowest {
+            Some(slowest) if error.is_exhausted() && slowest.pending > 0 => {
+                slowest.wait_until_pending(slowest.pending - 1)?;
             }
-            other => return Ok(other?),
+            _ => return Err(error.into()),
         }
     }
 }
@@ -144,7 +146,7 @@ struct Subscriber {
     process: Child,
     socket: UnixStream,
     peer: PeerId,
-    /// How many messages it was sent and has not released.
+    /// How many messages were sent to it that it has not released.
     pending: u16,
 }
 
@@ -152,11 +154,9 @@ impl Subscriber {
     /// Starts this program again and waits until it has connected, so that it misses no message.
     fn start(task: &Task) -> Fallible<Self> {
         let (socket, theirs) = UnixStream::pair()?;
-        let process = Child::start(
-            "subscriber",
-            this_program(task)?.stdin(OwnedFd::from(theirs)),
-        )?;
-        let peer = PeerId::from_bytes(wire::expect::<Who>(&socket)?);
+        let mut command = this_program(task)?;
+        let process = Child::start("subscriber", command.stdin(OwnedFd::from(theirs)))?;
+        let peer = PeerId::from_bytes(wire::expect::<Hello>(&socket)?);
         Ok(Self {
             process,
             socket,
@@ -169,10 +169,8 @@ impl Subscriber {
     fn send(&mut self, message: &ShmBytes) -> Fallible {
         let descriptor = message.grant(self.peer)?;
         self.pending += 1;
-        Ok(wire::send(
-            &self.socket,
-            &Said::Some(descriptor.to_bytes()),
-        )?)
+        let announced = Announced::Some(descriptor.to_bytes());
+        Ok(wire::send(&self.socket, &announced)?)
     }
 
     /// Waits until it has released all but `most` messages.
@@ -193,7 +191,7 @@ impl Subscriber {
 
     /// Ends the stream, and waits for the process to exit normally.
     fn finish(self) -> Fallible {
-        wire::send(&self.socket, &Said::None)?;
+        wire::send(&self.socket, &Announced::None)?;
         self.process.finish()
     }
 }

@@ -1,7 +1,7 @@
 //! A subscriber process: attaches to each message, compares it in place with its own copy of the
 //! file, and releases it.
 
-use crate::{Said, Task};
+use crate::{Announced, Task};
 use shm_pool::{Client, Descriptor, ProviderId, ShmView};
 use shm_pool_support::process::inherited_input;
 use shm_pool_support::{wire, Fallible};
@@ -10,45 +10,44 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver};
 
 /// Follows the publisher to the end of its stream. The socket is the standard input.
-pub(crate) fn run(
-    Task {
-        options,
-        provider,
-        is_slow,
-    }: &Task,
-) -> Fallible {
+pub(crate) fn run(task: &Task) -> Fallible {
+    let options = &task.options;
     let source = options.source()?;
     let socket = UnixStream::from(inherited_input()?);
     let client = Client::new();
-    let peer = client.connect(ProviderId::from_u64(*provider))?;
+    let peer = client.connect(ProviderId::from_u64(task.provider))?;
     wire::send(&socket, &peer.to_bytes())?;
     // A thread reads the socket, so that this one can check whether a message is waiting.
     let (arrived, inbox) = channel();
-    wire::listen(socket.try_clone()?, move |said| arrived.send(said).is_ok());
+    wire::listen(socket.try_clone()?, move |announced| {
+        arrived.send(announced).is_ok()
+    });
 
     let mut subscriber = Subscriber {
         socket,
         inbox,
         held: VecDeque::new(),
     };
-    let hold = if *is_slow { options.hold } else { 0 };
-    let (mut expected, mut messages, mut most_held) = (source.messages(&options.sizes), 0, 0);
+    let hold = if task.is_slow { options.hold } else { 0 };
+    let mut contents = source.messages(&options.sizes);
+    let mut messages = 0;
+    let mut most_held = 0;
     while let Some(bytes) = subscriber.next()? {
         let view = client.attach(&Descriptor::from_bytes(bytes)?)?;
-        let expected = expected.next().ok_or("more messages than sizes")?;
+        let expected = contents.next().ok_or("more messages than sizes")?;
         compare(&view, expected)?;
         subscriber.held.push_back((view, expected));
         messages += 1;
         most_held = most_held.max(subscriber.held.len());
         if subscriber.held.len() > hold {
-            subscriber.let_go_of_oldest()?;
+            subscriber.release_oldest()?;
         }
     }
-    while subscriber.let_go_of_oldest()? {}
+    while subscriber.release_oldest()? {}
     if messages != options.messages {
-        return Err(format!("{messages} of {} messages came", options.messages).into());
+        return Err(format!("{messages} of {} messages arrived", options.messages).into());
     }
-    let name = if *is_slow {
+    let name = if task.is_slow {
         "the slow subscriber"
     } else {
         "a subscriber"
@@ -59,7 +58,7 @@ pub(crate) fn run(
 
 struct Subscriber<'a> {
     socket: UnixStream,
-    inbox: Receiver<Option<Said>>,
+    inbox: Receiver<Option<Announced>>,
     /// Held messages, each with its expected bytes, the oldest first.
     held: VecDeque<(ShmView, &'a [u8])>,
 }
@@ -69,19 +68,19 @@ impl Subscriber<'_> {
     ///
     /// Never waits while it holds a message: the publisher may need that memory to continue. This
     /// rule makes any `--hold` work with any `--window` and any `--max-bytes`.
-    fn next(&mut self) -> Fallible<Said> {
-        let said = loop {
+    fn next(&mut self) -> Fallible<Announced> {
+        let announced = loop {
             match self.inbox.try_recv() {
-                Ok(said) => break said,
-                Err(_) if self.let_go_of_oldest()? => {}
+                Ok(announced) => break announced,
+                Err(_) if self.release_oldest()? => {}
                 Err(_) => break self.inbox.recv()?,
             }
         };
-        Ok(said.ok_or("the publisher is gone")?)
+        Ok(announced.ok_or("the publisher has died")?)
     }
 
     /// Releases the message that was held longest. Returns `false` if there is none.
-    fn let_go_of_oldest(&mut self) -> Fallible<bool> {
+    fn release_oldest(&mut self) -> Fallible<bool> {
         let Some((view, expected)) = self.held.pop_front() else {
             return Ok(false);
         };
@@ -100,10 +99,8 @@ fn compare(view: &ShmView, expected: &[u8]) -> Fallible {
     if std::hint::black_box(&view[..]) == expected {
         return Ok(());
     }
-    let at = view
-        .iter()
-        .zip(expected)
-        .position(|(seen, meant)| seen != meant);
+    let mut pairs = view.iter().zip(expected);
+    let at = pairs.position(|(seen, expected)| seen != expected);
     Err(format!(
         "a message is not the file's: {} bytes for {}, first at {at:?}",
         view.len(),
