@@ -257,11 +257,13 @@ pub(crate) fn export<'py>(
 
 /// Reads the argument `max_version`, a pair, or `None`.
 pub(crate) fn max_version(argument: Option<&Bound<'_, PyAny>>) -> PyResult<Option<(u32, u32)>> {
-    argument
-        .map(|version| {
-            version
-                .extract()
-                .map_err(|_| errors::InvalidArgument::new_err("max_version is a pair of numbers"))
-        })
-        .transpose()
+    let Some(version) = argument else {
+        return Ok(None);
+    };
+    match version.extract() {
+        Ok(version) => Ok(Some(version)),
+        Err(_) => Err(errors::InvalidArgument::new_err(
+            "max_version is a pair of numbers",
+        )),
+    }
 }

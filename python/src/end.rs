@@ -10,6 +10,7 @@
 use crate::errors::{self, IntoPyErr};
 use crate::exit::{self, detach, Closes};
 use crate::fork::Process;
+use crate::lock::lock;
 use crate::pending::{Operation, Pending};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
@@ -19,7 +20,7 @@ use std::mem;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -110,7 +111,7 @@ impl<T: Send + 'static> End<T> {
 
     fn access<R>(&self, f: impl FnOnce(&mut T) -> R) -> PyResult<R> {
         let mut end = self.lock()?;
-        end.get().map(f)
+        Ok(f(end.get()?))
     }
 
     /// Calls `f` with the GIL held.
@@ -128,7 +129,7 @@ impl<T: Send + 'static> End<T> {
     }
 
     fn task(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.task)
     }
 
     /// Waits as [`wait::until`]. `attempt` waits at most so long; the first time not at all, with
@@ -168,16 +169,11 @@ impl<T: Send + 'static> End<T> {
         self.wake_task();
         let end = match self.end.try_lock() {
             Ok(mut end) => end.close(),
-            // The thread that holds the lock does not come back.
+            // The thread that holds the lock does not return.
             Err(_) if exit::is_exiting() => Slot::Closed,
             Err(_) => {
                 self.interrupter.interrupt();
-                detach(py, || {
-                    self.end
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .close()
-                })
+                detach(py, || lock(&self.end).close())
             }
         };
         detach(py, || drop(end));
@@ -255,9 +251,10 @@ impl<T: Send + 'static> Awaited<T> {
     }
 
     fn is_mine(&self, task: &Waker) -> bool {
-        self.waker
-            .as_ref()
-            .is_some_and(|waker| waker.will_wake(task))
+        match &self.waker {
+            Some(waker) => waker.will_wake(task),
+            None => false,
+        }
     }
 }
 
@@ -266,9 +263,11 @@ impl<T> Drop for Awaited<T> {
         let Some(waker) = &self.waker else {
             return;
         };
-        let mut task = self.end.task.lock().unwrap_or_else(PoisonError::into_inner);
-        if task.as_ref().is_some_and(|task| waker.will_wake(task)) {
-            *task = None;
+        let mut task = lock(&self.end.task);
+        if let Some(current) = &*task {
+            if waker.will_wake(current) {
+                *task = None;
+            }
         }
     }
 }
@@ -284,7 +283,7 @@ impl<T: Send + 'static> End<T> {
         let mut awaited = Awaited::new(self);
         let operation: Operation =
             Box::new(move |py, context| match awaited.poll(context, &mut poll)? {
-                Poll::Ready(result) => convert(py, result?).map(Some),
+                Poll::Ready(result) => Ok(Some(convert(py, result?)?)),
                 Poll::Pending => Ok(None),
             });
         Pending::coroutine(py, operation)
@@ -339,11 +338,11 @@ impl<T: Send + 'static> Drop for Borrowed<T> {
         // SAFETY: `new` has leaked the box, and nothing borrows it any more.
         let value = unsafe { Box::from_raw(self.value.as_ptr()) };
         // No other thread holds the lock for long: it finds the end borrowed, or closes it.
-        let mut slot = self.end.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.end.end);
+        // An end that was closed meanwhile is dropped.
         if matches!(*slot, Slot::Borrowed) {
             *slot = Slot::Open(*value);
         }
-        // Otherwise it was closed meanwhile, and is dropped.
     }
 }
 

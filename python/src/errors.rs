@@ -18,8 +18,8 @@ macro_rules! exceptions {
 }
 
 exceptions! {
-    Error Closed Disconnected Evicted Forked InUse Interrupted InvalidArgument MessageLost NameTaken NotFound PoolExhausted
-    Stale SystemCallFailed Timeout TooManyBorrowed CopyWarning
+    Error Closed Disconnected Evicted Forked InUse Interrupted InvalidArgument MessageLost NameTaken
+    NotFound PoolExhausted Stale SystemCallFailed Timeout TooManyBorrowed CopyWarning
 }
 
 /// Returns an error and its causes in one line.

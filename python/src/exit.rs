@@ -26,11 +26,12 @@
 //! no thread is at R3 during X3.
 
 use crate::fork::Process;
+use crate::lock::lock;
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 
 /// The thread in which Python exits; 0 before.
@@ -107,7 +108,7 @@ struct Open {
 }
 
 fn open() -> MutexGuard<'static, Open> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&OPEN)
 }
 
 /// Lists what was opened, until [`remove`].
@@ -144,9 +145,12 @@ fn watch_child(py: Python<'_>) -> PyResult<()> {
     // Of the lowest priority, so it runs after those of the user.
     let options = [("exitpriority", i32::MIN)].into_py_dict(py)?;
     let finalize = wrap_pyfunction!(finalize_child, py)?;
-    py.import("multiprocessing.util")?
-        .call_method("Finalize", (py.None(), finalize), Some(&options))
-        .map(drop)
+    py.import("multiprocessing.util")?.call_method(
+        "Finalize",
+        (py.None(), finalize),
+        Some(&options),
+    )?;
+    Ok(())
 }
 
 /// Closes what this process has opened, and removes what ended owners have left to it.
@@ -157,7 +161,11 @@ fn watch_child(py: Python<'_>) -> PyResult<()> {
 #[pyfunction]
 fn finalize(py: Python<'_>) {
     let process = Process::current();
-    let list: Vec<Arc<dyn Closes>> = open().list.iter().filter_map(Weak::upgrade).collect();
+    // Without the lock, because closing removes from the list.
+    let mut list: Vec<Arc<dyn Closes>> = Vec::new();
+    for opened in &open().list {
+        list.extend(opened.upgrade());
+    }
     for opened in list.iter().rev() {
         if opened.process() == process {
             opened.close(py);
@@ -198,8 +206,8 @@ pub(crate) fn enter_child() {
 /// Registers the handler, which runs after non-daemon threads were joined.
 pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(finalize, module)?)?;
+    let finalize_at_exit = wrap_pyfunction!(finalize_at_exit, module)?;
     let atexit = module.py().import("atexit")?;
-    atexit
-        .call_method1("register", (wrap_pyfunction!(finalize_at_exit, module)?,))
-        .map(drop)
+    atexit.call_method1("register", (finalize_at_exit,))?;
+    Ok(())
 }

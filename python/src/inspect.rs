@@ -2,6 +2,7 @@
 
 use crate::errors::IntoPyErr;
 use crate::exit::detach;
+use crate::lock::lock;
 use crate::names::{self, In};
 use crate::options::{Choice, MessageType};
 use pyo3::prelude::*;
@@ -11,7 +12,7 @@ use shm_pool::inspect::{
     ReceiverReport, RemovedName, Report, SegmentReport, State,
 };
 use shm_pool::Swept;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// Shows the providers, clients and channels of this user's processes, and what dead ones have left, as
@@ -51,7 +52,7 @@ impl Inspector {
     /// listed with the ``problem``.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let report = detach(py, || {
-            let mut inspector = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut inspector = lock(&self.0);
             inspector.report()
         });
         let module = py.import("shm_pool.inspect")?;

@@ -12,6 +12,7 @@
 //! | `options.rs` | keyword arguments, enums, `MessageType` |
 //! | `pending.rs` | waiting under asyncio |
 //! | `wait.rs` | waiting without the GIL, and signals |
+//! | `lock.rs` | locks |
 //! | `exit.rs` | threads that wait when Python exits |
 //! | `fork.rs` | inherited handles |
 //! | `errors.rs` | the crate's errors as exceptions |
@@ -24,6 +25,7 @@ mod errors;
 mod exit;
 mod fork;
 mod inspect;
+mod lock;
 mod memory;
 mod names;
 mod options;

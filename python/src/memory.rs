@@ -11,6 +11,7 @@
 use crate::dlpack;
 use crate::errors::{self, IntoPyErr};
 use crate::fork::Process;
+use crate::lock::lock;
 use pyo3::exceptions::{PyBufferError, PyIndexError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -20,7 +21,7 @@ use shm_pool::{PeerId, ProviderId, ShmBytes, ShmBytesMut, ShmView};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Content that Python may refer to.
 struct Exported<T> {
@@ -40,23 +41,25 @@ impl<T> Exported<T> {
     }
 
     fn get(&self, object: &str) -> PyResult<&T> {
-        self.content
-            .as_ref()
-            .filter(|_| !self.is_ending)
-            .ok_or_else(|| released(object))
+        match &self.content {
+            Some(content) if !self.is_ending => Ok(content),
+            _ => Err(released(object)),
+        }
     }
 
     fn check_exports(&self, object: &str, operation: &str) -> PyResult<()> {
-        match self.exports {
-            0 => Ok(()),
-            exports => Err(PyBufferError::new_err(format!(
-                "{exports} array{} or memoryview{} {} to this {object}: delete {} before it is {operation}",
-                if exports == 1 { "" } else { "s" },
-                if exports == 1 { "" } else { "s" },
-                if exports == 1 { "refers" } else { "refer" },
-                if exports == 1 { "it" } else { "them" }
-            ))),
-        }
+        let text = match self.exports {
+            0 => return Ok(()),
+            1 => format!(
+                "1 array or memoryview refers to this {object}: \
+                 delete it before it is {operation}"
+            ),
+            exports => format!(
+                "{exports} arrays or memoryviews refer to this {object}: \
+                 delete them before it is {operation}"
+            ),
+        };
+        Err(PyBufferError::new_err(text))
     }
 
     fn release(&mut self, object: &str) -> PyResult<()> {
@@ -94,11 +97,6 @@ pub(crate) fn peer_id(bytes: &[u8]) -> PyResult<PeerId> {
             bytes.len()
         ))
     })
-}
-
-/// Locks the content. A panic under the lock leaves it whole.
-fn lock<T>(exported: &Mutex<Exported<T>>) -> MutexGuard<'_, Exported<T>> {
-    exported.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Fills `view` with the bytes that `borrow` returns, with an address that stays good until
@@ -222,7 +220,7 @@ impl Buffer {
 
     fn with<T>(&self, f: impl FnOnce(&Memory) -> T) -> PyResult<T> {
         self.process.check(BUFFER)?;
-        lock(&self.memory).get(BUFFER).map(f)
+        Ok(f(lock(&self.memory).get(BUFFER)?))
     }
 }
 
@@ -232,7 +230,8 @@ impl Buffer {
     ///
     /// Raises BufferError while arrays or memoryviews refer to it.
     fn freeze(&self) -> PyResult<()> {
-        self.message().map(drop)
+        self.message()?;
+        Ok(())
     }
 
     /// ``True`` if the buffer is frozen.
@@ -525,7 +524,7 @@ impl Message {
 impl Message {
     fn with<T>(&self, f: impl FnOnce(&Received) -> T) -> PyResult<T> {
         self.process.check(MESSAGE)?;
-        lock(&self.received).get(MESSAGE).map(f)
+        Ok(f(lock(&self.received).get(MESSAGE)?))
     }
 }
 
@@ -705,7 +704,16 @@ impl Drop for Bytes {
 
 // ---- indices and arrays -------------------------------------------------------------------------
 
-/// What an index is.
+/// The length has changed since the index was checked.
+struct LengthChanged;
+
+impl From<LengthChanged> for PyErr {
+    fn from(_: LengthChanged) -> Self {
+        PyIndexError::new_err("the length has changed")
+    }
+}
+
+/// The bytes that an index stands for.
 enum Place {
     Byte(usize),
     Slice {
@@ -715,7 +723,7 @@ enum Place {
     },
 }
 
-/// What a place is set to.
+/// The new value of a place.
 enum Source<'a> {
     Byte(u8),
     Bytes(&'a Bytes),
@@ -752,10 +760,9 @@ impl Place {
 
     /// Reads `bytes`, which may have become shorter.
     fn read<'py>(&self, py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-        let out_of_range = || PyIndexError::new_err("the length has changed");
         match *self {
             Self::Byte(index) => {
-                let byte = bytes.get(index).ok_or_else(out_of_range)?;
+                let byte = bytes.get(index).ok_or(LengthChanged)?;
                 Ok(byte.into_pyobject(py)?.into_any())
             }
             Self::Slice {
@@ -764,14 +771,14 @@ impl Place {
                 count,
             } => {
                 let start = start as usize;
-                let slice = bytes.get(start..start + count).ok_or_else(out_of_range)?;
+                let slice = bytes.get(start..start + count).ok_or(LengthChanged)?;
                 Ok(PyBytes::new(py, slice).into_any())
             }
             Self::Slice { start, step, count } => {
                 let mut copy = Vec::with_capacity(count);
                 let mut index = start;
                 for _ in 0..count {
-                    copy.push(*bytes.get(index as usize).ok_or_else(out_of_range)?);
+                    copy.push(*bytes.get(index as usize).ok_or(LengthChanged)?);
                     index += step;
                 }
                 Ok(PyBytes::new(py, &copy).into_any())
@@ -780,10 +787,9 @@ impl Place {
     }
 
     fn write(&self, target: &mut [u8], source: Source<'_>) -> PyResult<()> {
-        let out_of_range = || PyIndexError::new_err("the length has changed");
         match (self, source) {
             (Self::Byte(index), Source::Byte(byte)) => {
-                *target.get_mut(*index).ok_or_else(out_of_range)? = byte;
+                *target.get_mut(*index).ok_or(LengthChanged)? = byte;
                 Ok(())
             }
             (Self::Slice { start, step, count }, Source::Bytes(bytes)) => {
@@ -796,14 +802,14 @@ impl Place {
                 if *step == 1 {
                     let start = *start as usize;
                     let target = target.get_mut(start..start + count);
-                    bytes.copy_to(target.ok_or_else(out_of_range)?);
+                    bytes.copy_to(target.ok_or(LengthChanged)?);
                     return Ok(());
                 }
                 let mut copy = vec![0; *count];
                 bytes.copy_to(&mut copy);
                 let mut index = *start;
                 for byte in copy {
-                    *target.get_mut(index as usize).ok_or_else(out_of_range)? = byte;
+                    *target.get_mut(index as usize).ok_or(LengthChanged)? = byte;
                     index += step;
                 }
                 Ok(())
@@ -847,7 +853,7 @@ fn array<'py>(
 static ARRAYS: Mutex<BTreeMap<usize, (usize, ProviderId)>> = Mutex::new(BTreeMap::new());
 
 fn arrays() -> MutexGuard<'static, BTreeMap<usize, (usize, ProviderId)>> {
-    ARRAYS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&ARRAYS)
 }
 
 fn add_array(data: *const u8, len: usize, provider: ProviderId) {
@@ -861,18 +867,24 @@ fn remove_array(data: *const u8) {
 /// Warns if these bytes, which are to be copied, are those of a buffer of this provider.
 pub(crate) fn warn_of_copy(py: Python<'_>, bytes: &Bytes, provider: ProviderId) -> PyResult<()> {
     let data = bytes.data() as usize;
-    let found = arrays()
-        .range(..=data)
-        .next_back()
-        .is_some_and(|(start, (len, of))| data < start + len && *of == provider);
-    if !found {
+    if !is_in_array(data, provider) {
         return Ok(());
     }
     let category = py.get_type::<errors::CopyWarning>();
     PyErr::warn(
         py,
         &category,
-        c"this array is in a buffer of the provider, and is copied: delete it, and send the buffer itself",
+        c"this array is in a buffer of the provider, and is copied: \
+          delete it, and send the buffer itself",
         1,
     )
+}
+
+/// Returns `true` if the address is in an array in a buffer of this provider.
+fn is_in_array(data: usize, provider: ProviderId) -> bool {
+    let arrays = arrays();
+    match arrays.range(..=data).next_back() {
+        Some((start, (len, owner))) => data < start + len && *owner == provider,
+        None => false,
+    }
 }

@@ -1,4 +1,4 @@
-//! `Namespace`, and what it finds: `ChannelInfo`, `ChannelChange`, `Watcher`, `Swept`.
+//! `Namespace`, and its results: `ChannelInfo`, `ChannelChange`, `Watcher`, `Swept`.
 
 use crate::end::End;
 use crate::errors::IntoPyErr;
@@ -267,7 +267,8 @@ impl Watcher {
     #[pyo3(signature = (*, timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<ChannelChange> {
         let deadline = Deadline::after(timeout)?;
-        receiving::recv(py, &self.0, deadline).map(ChannelChange::from)
+        let change = receiving::recv(py, &self.0, deadline)?;
+        Ok(ChannelChange::from(change))
     }
 
     /// Returns the next change, or ``None`` if there is none. Raises as :meth:`recv`.

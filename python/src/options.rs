@@ -1,6 +1,7 @@
 //! Keyword arguments that are options, those that are enums in Python (`package/shm_pool/options.py`), and `MessageType`.
 
 use crate::errors;
+use crate::lock::lock;
 use crate::wait;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -8,7 +9,7 @@ use pyo3::types::{PyDict, PyTuple};
 use shm_pool::channel::{self, OnEnd, OnFull, OnStall};
 use std::alloc::Layout;
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// A keyword argument that is an option of a builder. `None` leaves the default.
@@ -205,7 +206,7 @@ pub(crate) struct MessageType {
 static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
 fn leaked(name: &str) -> &'static str {
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = lock(&NAMES);
     if let Some(known) = names.get(name) {
         return known;
     }
@@ -305,15 +306,9 @@ impl MessageType {
     }
 
     fn __repr__(&self) -> String {
-        let Self {
-            name,
-            version,
-            size,
-            element_size,
-            align,
-        } = self;
         format!(
-            "MessageType({name:?}, version={version}, size={size}, align={align}, element_size={element_size})"
+            "MessageType({:?}, version={}, size={}, align={}, element_size={})",
+            self.name, self.version, self.size, self.align, self.element_size
         )
     }
 }

@@ -3,11 +3,12 @@
 //! The loop is in `package/shm_pool/_asyncio.py`. A cancelled coroutine drops the operation.
 
 use crate::errors::{self, IntoPyErr};
+use crate::lock::lock;
 use pyo3::prelude::*;
 use shm_pool::WakeFd;
 use std::future::Future;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
 /// Returns a result, or `None` if it is not ready. The first call has no context, as many operations
@@ -57,7 +58,7 @@ impl Pending {
                 return Ok(None);
             };
             match future.as_mut().poll(context) {
-                Poll::Ready(Ok(value)) => convert(py, value).map(Some),
+                Poll::Ready(Ok(value)) => Ok(Some(convert(py, value)?)),
                 Poll::Ready(Err(error)) => Err(error.into_py()),
                 Poll::Pending => Ok(None),
             }
@@ -66,7 +67,7 @@ impl Pending {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

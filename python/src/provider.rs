@@ -1,8 +1,9 @@
-//! `Provider` and what it makes, and `Client`.
+//! `Provider` with its reservations and statistics, and `Client`.
 
 use crate::errors::{self, IntoPyErr};
 use crate::exit::{self, detach, Closes};
 use crate::fork::Process;
+use crate::lock::lock;
 use crate::memory::{self, Buffer, Bytes, Message};
 use crate::names::{self, In};
 use crate::options::{self, set};
@@ -13,7 +14,7 @@ use pyo3::types::{PyBytes, PyDict};
 use shm_pool::{AllocError, Descriptor, ProviderBuilder, ProviderId, ShmBytesMut};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -37,7 +38,7 @@ impl<T: Send + Sync + 'static> Closable<T> {
 
     fn get(&self) -> PyResult<Arc<T>> {
         self.process.check(self.object)?;
-        let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = lock(&self.value);
         if let Some(value) = &*value {
             return Ok(value.clone());
         }
@@ -51,11 +52,7 @@ impl<T: Send + Sync + 'static> Closable<T> {
 
     /// Drops the value, after the calls that use it.
     fn close(&self, py: Python<'_>) {
-        let value = self
-            .value
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let value = lock(&self.value).take();
         // Without the lock and the GIL: unmapping a large pool takes a while.
         detach(py, || drop(value));
     }
@@ -189,7 +186,9 @@ impl Provider {
     #[new]
     #[pyo3(
         signature = (**options),
-        text_signature = "(*, max_bytes=None, room_for=None, max_alloc=None, max_bytes_per_peer=None, namespace=None, mode=None, lock_memory=None, max_idle_per_class=None, max_shared=None)"
+        text_signature = "(*, max_bytes=None, room_for=None, max_alloc=None, \
+                          max_bytes_per_peer=None, namespace=None, mode=None, lock_memory=None, \
+                          max_idle_per_class=None, max_shared=None)"
     )]
     fn new(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let builder = provider_builder(options)?;
@@ -405,19 +404,18 @@ pub(crate) struct Stats {
 #[pymethods]
 impl Stats {
     fn __repr__(&self) -> String {
-        let Self {
-            max_bytes,
-            bytes_held,
-            peak_bytes_held,
-            bytes_in_use,
-            bytes_leased,
-            bytes_mapped,
-            segments,
-            hits,
-            misses,
-        } = self;
         format!(
-            "Stats(max_bytes={max_bytes}, bytes_held={bytes_held}, peak_bytes_held={peak_bytes_held}, bytes_in_use={bytes_in_use}, bytes_leased={bytes_leased}, bytes_mapped={bytes_mapped}, segments={segments}, hits={hits}, misses={misses})"
+            "Stats(max_bytes={}, bytes_held={}, peak_bytes_held={}, bytes_in_use={}, \
+             bytes_leased={}, bytes_mapped={}, segments={}, hits={}, misses={})",
+            self.max_bytes,
+            self.bytes_held,
+            self.peak_bytes_held,
+            self.bytes_in_use,
+            self.bytes_leased,
+            self.bytes_mapped,
+            self.segments,
+            self.hits,
+            self.misses
         )
     }
 }
@@ -471,7 +469,8 @@ impl Allocation {
             })
         });
         match future.as_mut().poll(context) {
-            Poll::Ready(allocated) => allocated.map(Some).map_err(IntoPyErr::into_py),
+            Poll::Ready(Ok(buffer)) => Ok(Some(buffer)),
+            Poll::Ready(Err(error)) => Err(error.into_py()),
             Poll::Pending => Ok(None),
         }
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// What items come from: messages, events or changes.
+/// A source of items: messages, events or changes.
 pub(crate) trait Incoming<I>: Send + 'static {
     fn try_next(&mut self) -> Result<I, RecvError>;
     fn next_within(&mut self, timeout: Duration) -> Result<I, RecvError>;
@@ -287,7 +287,8 @@ impl Receiver {
     #[new]
     #[pyo3(
         signature = (name, namespace=None, *, timeout=Some(0.0), **options),
-        text_signature = "(name, namespace=None, *, timeout=0.0, on_end=None, spin=None, message_type=None)"
+        text_signature = "(name, namespace=None, *, timeout=0.0, on_end=None, spin=None, \
+                          message_type=None)"
     )]
     fn new(
         py: Python<'_>,
@@ -323,10 +324,8 @@ impl Receiver {
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let builder = receiver_builder(namespace, options)?;
-        let opening = {
-            let name = name.clone();
-            async move { builder.open_async(&name).await }
-        };
+        let channel = name.clone();
+        let opening = async move { builder.open_async(&channel).await };
         Pending::of_future(py, opening, move |py, receiver| {
             let receiver = Py::new(py, Self::of(receiver, &name))?;
             Ok(receiver.into_any())
@@ -381,7 +380,9 @@ impl Subscriber {
     #[new]
     #[pyo3(
         signature = (name, namespace=None, *, timeout=Some(0.0), **options),
-        text_signature = "(name, namespace=None, *, timeout=0.0, capacity=None, max_borrowed=None, on_full=None, on_end=None, spin=None, message_type=None)"
+        text_signature = "(name, namespace=None, *, timeout=0.0, capacity=None, \
+                          max_borrowed=None, on_full=None, on_end=None, spin=None, \
+                          message_type=None)"
     )]
     fn new(
         py: Python<'_>,
@@ -408,7 +409,8 @@ impl Subscriber {
     #[staticmethod]
     #[pyo3(
         signature = (name, namespace=None, **options),
-        text_signature = "(name, namespace=None, *, capacity=None, max_borrowed=None, on_full=None, on_end=None, spin=None, message_type=None)"
+        text_signature = "(name, namespace=None, *, capacity=None, max_borrowed=None, \
+                          on_full=None, on_end=None, spin=None, message_type=None)"
     )]
     fn open_async<'py>(
         py: Python<'py>,
@@ -417,10 +419,8 @@ impl Subscriber {
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let builder = subscriber_builder(namespace, options)?;
-        let opening = {
-            let name = name.clone();
-            async move { builder.open_async(&name).await }
-        };
+        let channel = name.clone();
+        let opening = async move { builder.open_async(&channel).await };
         Pending::of_future(py, opening, move |py, subscriber| {
             let subscriber = Py::new(py, Self::of(subscriber, &name))?;
             Ok(subscriber.into_any())
@@ -505,7 +505,8 @@ impl ReceivingEnd {
     #[pyo3(signature = (*, timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
         let deadline = Deadline::after(timeout)?;
-        recv(py, &self.0, deadline).map(Message::of_channel)
+        let message = recv(py, &self.0, deadline)?;
+        Ok(Message::of_channel(message))
     }
 
     /// Receives the next message, or returns ``None`` if none has arrived. Raises as :meth:`recv`.
@@ -634,14 +635,16 @@ impl ReceivingEnd {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Message> {
-        self.recv(py, None).map_err(|error| {
-            let is_end = error.is_instance_of::<errors::Disconnected>(py)
-                && !error.is_instance_of::<errors::Evicted>(py);
-            if is_end {
-                return PyStopIteration::new_err(());
-            }
-            error
-        })
+        let error = match self.recv(py, None) {
+            Ok(message) => return Ok(message),
+            Err(error) => error,
+        };
+        let is_end = error.is_instance_of::<errors::Disconnected>(py)
+            && !error.is_instance_of::<errors::Evicted>(py);
+        if is_end {
+            return Err(PyStopIteration::new_err(()));
+        }
+        Err(error)
     }
 
     fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -652,7 +655,7 @@ impl ReceivingEnd {
         let mut awaited = crate::end::Awaited::new(&self.0);
         let operation: Operation =
             Box::new(move |py, context| match awaited.poll(context, poll)? {
-                Poll::Ready(received) => message(py, received?).map(Some),
+                Poll::Ready(received) => Ok(Some(message(py, received?)?)),
                 Poll::Pending => Ok(None),
             });
         Pending::coroutine_by(py, "complete_next", operation)

@@ -35,7 +35,7 @@ fn tag_of(argument: Option<Cow<'_, [u8]>>) -> PyResult<Option<Tag>> {
     }
 }
 
-/// What is sent.
+/// The content of a message.
 #[derive(Clone)]
 enum Content {
     Buffer(ShmBytes),
@@ -49,12 +49,12 @@ impl Content {
             return Ok(Ok(Self::Buffer(buffer.get().message()?)));
         }
         let bytes = Bytes::of(message)?;
-        let room = match tag {
-            // It takes the place of as many bytes.
+        let max_len = match tag {
+            // The tag is in the slot, too.
             Some(tag) => MAX_INLINE - tag.len(),
             None => MAX_INLINE,
         };
-        if bytes.len() > room {
+        if bytes.len() > max_len {
             return Ok(Err(bytes));
         }
         let mut slot = [0; MAX_INLINE];
@@ -150,7 +150,7 @@ impl Output {
     }
 }
 
-/// Returns the options of one attempt, which waits at most so long.
+/// Returns the options of one attempt, which waits at most for `timeout`.
 fn options(tag: Option<Tag>, timeout: Duration) -> SendOptions {
     let options = SendOptions::new().timeout(timeout);
     match tag {
@@ -294,6 +294,18 @@ fn whole_wait(error: SendError, start: Instant) -> SendErrorKind {
 /// Returns `true` if the name may become free.
 fn is_taken(error: &ChannelError) -> bool {
     matches!(error, ChannelError::NameTaken { .. })
+}
+
+/// Creates a sender or a publisher, waiting until no other one has the name.
+fn create<T: Send>(
+    py: Python<'_>,
+    provider: &Py<Provider>,
+    timeout: Option<f64>,
+    create: impl Fn(&shm_pool::Provider, Duration) -> Result<T, ChannelError> + Sync,
+) -> PyResult<T> {
+    let deadline = Deadline::after(timeout)?;
+    let pool = provider.get().get()?;
+    wait::retry(py, deadline, is_taken, |time| create(&pool, time))
 }
 
 fn sender_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<SenderBuilder> {
@@ -509,7 +521,8 @@ impl Sender {
     #[new]
     #[pyo3(
         signature = (provider, name, *, timeout=Some(0.0), **options),
-        text_signature = "(provider, name, *, timeout=0.0, capacity=None, max_borrowed=None, mode=None, spin=None, message_type=None)"
+        text_signature = "(provider, name, *, timeout=0.0, capacity=None, max_borrowed=None, \
+                          mode=None, spin=None, message_type=None)"
     )]
     fn new(
         py: Python<'_>,
@@ -519,10 +532,8 @@ impl Sender {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let builder = sender_builder(options)?;
-        let deadline = Deadline::after(timeout)?;
-        let pool = provider.get().get()?;
-        let sender = wait::retry(py, deadline, is_taken, |time| {
-            builder.clone().create_timeout(&pool, name, time)
+        let sender = create(py, &provider, timeout, |pool, time| {
+            builder.clone().create_timeout(pool, name, time)
         })?;
         Ok(Self::of(sender, name, provider))
     }
@@ -534,7 +545,8 @@ impl Sender {
     #[staticmethod]
     #[pyo3(
         signature = (provider, name, **options),
-        text_signature = "(provider, name, *, capacity=None, max_borrowed=None, mode=None, spin=None, message_type=None)"
+        text_signature = "(provider, name, *, capacity=None, max_borrowed=None, mode=None, \
+                          spin=None, message_type=None)"
     )]
     fn create_async<'py>(
         py: Python<'py>,
@@ -543,11 +555,9 @@ impl Sender {
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let builder = sender_builder(options)?;
-        let creating = {
-            let pool = provider.get().get()?;
-            let name = name.clone();
-            async move { builder.create_async(&pool, &name).await }
-        };
+        let pool = provider.get().get()?;
+        let channel = name.clone();
+        let creating = async move { builder.create_async(&pool, &channel).await };
         Pending::of_future(py, creating, move |py, sender| {
             let sender = Py::new(py, Self::of(sender, &name, provider.clone_ref(py)))?;
             Ok(sender.into_any())
@@ -668,7 +678,10 @@ impl Publisher {
     #[new]
     #[pyo3(
         signature = (provider, name, *, timeout=Some(0.0), **options),
-        text_signature = "(provider, name, *, timeout=0.0, max_subscribers=None, capacity=None, max_borrowed=None, max_bytes_per_receiver=None, on_full=None, allow_blocking=None, block_limit=None, on_stall=None, history=None, mode=None, spin=None, message_type=None)"
+        text_signature = "(provider, name, *, timeout=0.0, max_subscribers=None, capacity=None, \
+                          max_borrowed=None, max_bytes_per_receiver=None, on_full=None, \
+                          allow_blocking=None, block_limit=None, on_stall=None, history=None, \
+                          mode=None, spin=None, message_type=None)"
     )]
     fn new(
         py: Python<'_>,
@@ -678,10 +691,8 @@ impl Publisher {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let builder = publisher_builder(options)?;
-        let deadline = Deadline::after(timeout)?;
-        let pool = provider.get().get()?;
-        let publisher = wait::retry(py, deadline, is_taken, |time| {
-            builder.clone().create_timeout(&pool, name, time)
+        let publisher = create(py, &provider, timeout, |pool, time| {
+            builder.clone().create_timeout(pool, name, time)
         })?;
         Ok(Self::of(publisher, name, provider))
     }
@@ -703,7 +714,10 @@ impl Publisher {
     #[staticmethod]
     #[pyo3(
         signature = (provider, name, **options),
-        text_signature = "(provider, name, *, max_subscribers=None, capacity=None, max_borrowed=None, max_bytes_per_receiver=None, on_full=None, allow_blocking=None, block_limit=None, on_stall=None, history=None, mode=None, spin=None, message_type=None)"
+        text_signature = "(provider, name, *, max_subscribers=None, capacity=None, \
+                          max_borrowed=None, max_bytes_per_receiver=None, on_full=None, \
+                          allow_blocking=None, block_limit=None, on_stall=None, history=None, \
+                          mode=None, spin=None, message_type=None)"
     )]
     fn create_async<'py>(
         py: Python<'py>,
@@ -712,11 +726,9 @@ impl Publisher {
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let builder = publisher_builder(options)?;
-        let creating = {
-            let pool = provider.get().get()?;
-            let name = name.clone();
-            async move { builder.create_async(&pool, &name).await }
-        };
+        let pool = provider.get().get()?;
+        let channel = name.clone();
+        let creating = async move { builder.create_async(&pool, &channel).await };
         Pending::of_future(py, creating, move |py, publisher| {
             let publisher = Py::new(py, Self::of(publisher, &name, provider.clone_ref(py)))?;
             Ok(publisher.into_any())
@@ -837,19 +849,12 @@ pub(crate) struct Sent {
 
 impl From<channel::Sent> for Sent {
     fn from(sent: channel::Sent) -> Self {
-        let channel::Missed {
-            withdrawn,
-            full,
-            too_many_borrowed,
-            stalled,
-            ..
-        } = sent.missed;
         Self {
             receivers: sent.receivers,
-            withdrawn,
-            full,
-            too_many_borrowed,
-            stalled,
+            withdrawn: sent.missed.withdrawn,
+            full: sent.missed.full,
+            too_many_borrowed: sent.missed.too_many_borrowed,
+            stalled: sent.missed.stalled,
             skipped: sent.skipped(),
         }
     }
@@ -858,16 +863,9 @@ impl From<channel::Sent> for Sent {
 #[pymethods]
 impl Sent {
     fn __repr__(&self) -> String {
-        let Self {
-            receivers,
-            withdrawn,
-            full,
-            too_many_borrowed,
-            stalled,
-            ..
-        } = self;
         format!(
-            "Sent(receivers={receivers}, withdrawn={withdrawn}, full={full}, too_many_borrowed={too_many_borrowed}, stalled={stalled})"
+            "Sent(receivers={}, withdrawn={}, full={}, too_many_borrowed={}, stalled={})",
+            self.receivers, self.withdrawn, self.full, self.too_many_borrowed, self.stalled
         )
     }
 }
@@ -888,24 +886,14 @@ pub(crate) struct ReceiverState {
 
 impl From<channel::ReceiverState> for ReceiverState {
     fn from(state: channel::ReceiverState) -> Self {
-        let channel::ReceiverState {
-            id,
-            on_full,
-            capacity,
-            waiting,
-            borrowed,
-            missed,
-            is_stalled,
-            ..
-        } = state;
         Self {
-            id: id.into(),
-            on_full: Choice(on_full),
-            capacity,
-            waiting,
-            borrowed,
-            missed: missed.total(),
-            is_stalled,
+            id: state.id.into(),
+            on_full: Choice(state.on_full),
+            capacity: state.capacity,
+            waiting: state.waiting,
+            borrowed: state.borrowed,
+            missed: state.missed.total(),
+            is_stalled: state.is_stalled,
         }
     }
 }
@@ -913,19 +901,16 @@ impl From<channel::ReceiverState> for ReceiverState {
 #[pymethods]
 impl ReceiverState {
     fn __repr__(&self) -> String {
-        let Self {
-            id,
-            on_full,
-            capacity,
-            waiting,
-            borrowed,
-            missed,
-            is_stalled,
-        } = self;
-        let on_full = on_full.text();
-        let is_stalled = if *is_stalled { "True" } else { "False" };
+        let is_stalled = if self.is_stalled { "True" } else { "False" };
         format!(
-            "ReceiverState(id={id}, on_full={on_full:?}, capacity={capacity}, waiting={waiting}, borrowed={borrowed}, missed={missed}, is_stalled={is_stalled})"
+            "ReceiverState(id={}, on_full={:?}, capacity={}, waiting={}, borrowed={}, missed={}, \
+             is_stalled={is_stalled})",
+            self.id,
+            self.on_full.text(),
+            self.capacity,
+            self.waiting,
+            self.borrowed,
+            self.missed
         )
     }
 }
