@@ -65,7 +65,8 @@ fn changed_message_is_detected() {
 #[test]
 fn mixed_message_is_detected() {
     let [mine, next] = [1, 2].map(|sequence| seed(7, sequence));
-    let (mut bytes, mut other) = (vec![0; 4096], vec![0; 4096]);
+    let mut bytes = vec![0; 4096];
+    let mut other = vec![0; 4096];
     fill_pattern(&mut bytes, mine);
     fill_pattern(&mut other, next);
     for copied in (8..=bytes.len()).step_by(8) {

@@ -28,8 +28,14 @@ fn provider() -> Provider {
 
 /// Runs `round` `rounds` times after a warm-up, and fails if that touched the heap.
 fn assert_no_heap(what: &str, rounds: usize, mut round: impl FnMut()) {
-    (0..WARM_UP).for_each(|_| round());
-    let cost = Cost::of(|| (0..rounds).for_each(|_| round()));
+    for _ in 0..WARM_UP {
+        round();
+    }
+    let cost = Cost::of(|| {
+        for _ in 0..rounds {
+            round();
+        }
+    });
     assert_eq!(
         (cost.allocations, cost.frees),
         (0, 0),
@@ -90,7 +96,8 @@ fn bursts() {
 
 #[test]
 fn share_and_attach() {
-    let (provider, client) = (provider(), Client::new());
+    let provider = provider();
+    let client = Client::new();
     for len in SIZES {
         assert_no_heap("descriptor, attach, buffer dropped first", 20_000, || {
             let message = provider.alloc(len).unwrap().freeze();
@@ -110,7 +117,8 @@ fn share_and_attach() {
 
 #[test]
 fn bursts_of_shared() {
-    let (provider, client) = (provider(), Client::new());
+    let provider = provider();
+    let client = Client::new();
     for len in SIZES {
         // An odd number, so that periodic work falls on every position in the burst.
         assert_no_heap("five shared messages at a time", 20_000, || {
@@ -125,7 +133,8 @@ fn bursts_of_shared() {
 
 #[test]
 fn grant_and_accept() {
-    let (provider, client) = (provider(), Client::new());
+    let provider = provider();
+    let client = Client::new();
     let peer = client.connect(provider.id()).unwrap();
     for len in SIZES {
         assert_no_heap(
@@ -143,7 +152,8 @@ fn grant_and_accept() {
 
 #[test]
 fn channel_messages() {
-    let (provider, name) = (provider(), format!("no-heap-{}", std::process::id()));
+    let provider = provider();
+    let name = format!("no-heap-{}", std::process::id());
     let mut sender = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&name).unwrap();
     for len in SIZES {
@@ -166,10 +176,8 @@ fn channel_messages() {
 
 #[test]
 fn receiver_that_follows_messages() {
-    let (provider, name) = (
-        provider(),
-        format!("no-heap-subscribe-{}", std::process::id()),
-    );
+    let provider = provider();
+    let name = format!("no-heap-subscribe-{}", std::process::id());
     let mut receiver = Receiver::builder().on_end(OnEnd::Wait).open(&name).unwrap();
     let mut sender = Sender::create(&provider, &name).unwrap();
     assert!(matches!(
@@ -193,7 +201,8 @@ fn receiver_that_follows_messages() {
 
 #[test]
 fn publisher_messages() {
-    let (provider, name) = (provider(), format!("no-heap-many-{}", std::process::id()));
+    let provider = provider();
+    let name = format!("no-heap-many-{}", std::process::id());
     let mut publisher = Publisher::builder()
         .history(2)
         .create(&provider, &name)
@@ -256,10 +265,8 @@ impl Prepared {
             .max_idle_per_class(OTHERS)
             .build()
             .unwrap();
-        let (client, name) = (
-            Client::new(),
-            format!("reserved-{}-{name}", std::process::id()),
-        );
+        let client = Client::new();
+        let name = format!("reserved-{}-{name}", std::process::id());
         let sender = Sender::builder()
             .capacity(CAPACITY)
             .create(&provider, &name)
@@ -295,7 +302,9 @@ impl Prepared {
     /// Writes one buffer of this length: every page of it.
     fn message(&self, len: usize) -> ShmBytesMut {
         let mut buffer = self.provider.alloc(len).unwrap();
-        buffer.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        for byte in buffer.iter_mut().step_by(4096) {
+            *byte = 1;
+        }
         buffer
     }
 
@@ -310,7 +319,9 @@ impl Prepared {
                     .attach(&burst[at].descriptor().unwrap())
                     .unwrap()
             });
-            views.iter().for_each(|view| read(view));
+            for view in &views {
+                read(view);
+            }
             drop(burst);
             drop(views);
             let granted = self.message(len).freeze();
@@ -445,15 +456,16 @@ fn last_buffer_drops_without_heap() {
 /// send, although receivers join and leave.
 #[test]
 fn sends_beside_joins() {
-    let (provider, name) = (provider(), format!("no-heap-joins-{}", std::process::id()));
+    let provider = provider();
+    let name = format!("no-heap-joins-{}", std::process::id());
     let mut publisher = Publisher::builder()
         .joins_in_send(false)
         .create(&provider, &name)
         .unwrap();
     // All are borrowed at the same time, and two of them are of one class.
-    SIZES
-        .iter()
-        .for_each(|&len| provider.reserve(len, 2).unwrap().keep());
+    for &len in &SIZES {
+        provider.reserve(len, 2).unwrap().keep();
+    }
     let mut faults = Vec::new();
     let rules = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest];
     for on_full in rules.into_iter().cycle().take(12) {
@@ -482,7 +494,9 @@ fn sends_beside_joins() {
         cost(&mut publisher, 0);
         assert!(publisher.serve_joins());
         cost(&mut publisher, 1);
-        (0..SIZES.len()).for_each(|at| assert_eq!(receiver.recv().unwrap().len(), SIZES[at]));
+        for size in SIZES {
+            assert_eq!(receiver.recv().unwrap().len(), size);
+        }
         drop(receiver);
         cost(&mut publisher, 0);
         assert!(publisher.serve_joins());
@@ -502,7 +516,8 @@ fn provider_drops_without_heap() {
         drop((messages, views));
     }
     assert_drops_free("unused", provider());
-    let (provider, name) = (provider(), format!("no-heap-drop-{}", std::process::id()));
+    let provider = provider();
+    let name = format!("no-heap-drop-{}", std::process::id());
     let mut sender = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&name).unwrap();
     sender.send(provider.alloc(1000).unwrap().freeze()).unwrap();
@@ -541,9 +556,9 @@ fn waiting_future_drops_without_heap() {
             .poll(&mut Context::from_waker(&waker))
             .is_pending());
     }
-    futures
-        .into_iter()
-        .for_each(|future| assert_drops_free("a future that waits", future));
+    for future in futures {
+        assert_drops_free("a future that waits", future);
+    }
 }
 
 /// A high limit costs no more heap than its use.
@@ -553,7 +568,11 @@ fn idle_limit_takes_no_heap() {
         .max_idle_per_class(1 << 20)
         .build()
         .unwrap();
-    let bytes = bytes_of(|| (0..20).for_each(|class| drop(provider.alloc(64 << class).unwrap())));
+    let bytes = bytes_of(|| {
+        for class in 0..20 {
+            drop(provider.alloc(64 << class).unwrap());
+        }
+    });
     assert!(bytes < 1 << 20, "{bytes} bytes of heap for 20 messages");
 }
 

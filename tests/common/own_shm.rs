@@ -47,10 +47,11 @@ pub(crate) fn give_mounts(
     inside: Inside,
     mount_shm: impl Fn() -> io::Result<()> + Send + Sync + 'static,
 ) {
-    // SAFETY: `geteuid` and `getegid` have no preconditions.
-    let (is_root, uid, gid) = (is_root(), unsafe { libc::geteuid() }, unsafe {
-        libc::getegid()
-    });
+    let is_root = is_root();
+    // SAFETY: it has no preconditions.
+    let uid = unsafe { libc::geteuid() };
+    // SAFETY: it has no preconditions.
+    let gid = unsafe { libc::getegid() };
     let (uid_inside, gid_inside) = match inside {
         Inside::Itself => (uid, gid),
         Inside::Root => (0, 0),
@@ -66,8 +67,9 @@ pub(crate) fn give_mounts(
         // SAFETY: `unshare` touches no memory; a forked child has one thread.
         check(unsafe { libc::unshare(user | libc::CLONE_NEWNS) })?;
         if !is_root {
-            maps.iter()
-                .try_for_each(|(path, text)| std::fs::write(path, text))?;
+            for (path, text) in &maps {
+                std::fs::write(path, text)?;
+            }
         }
         keep_mounts()?;
         mount_shm()

@@ -324,9 +324,9 @@ fn wait_any_is_fair() {
     for count in [1, 2, 128, 129] {
         let scene = Scene::new(&format!("any-turn-{count}"));
         let (mut senders, mut receivers) = scene.channels(count);
-        senders
-            .iter_mut()
-            .for_each(|sender| sender.send_copy(b"one").unwrap());
+        for sender in &mut senders {
+            sender.send_copy(b"one").unwrap();
+        }
         senders[0].send_copy(b"two").unwrap();
         let mut named = vec![0; count];
         for _ in 0..=count {
@@ -540,8 +540,9 @@ fn stream() {
     let scene = Scene::new("await-stream");
     let (mut sender, mut receiver) = scene.channel(0, 2);
     let sending = thread::spawn(move || {
-        (0..1000_u64)
-            .for_each(|sent| block_on(sender.send_copy_async(&sent.to_ne_bytes())).unwrap());
+        for sent in 0..1000_u64 {
+            block_on(sender.send_copy_async(&sent.to_ne_bytes())).unwrap();
+        }
     });
     let mut next = || {
         block_on(poll_fn(|context| {
@@ -616,9 +617,9 @@ fn publisher_awaits_slowest() {
         })
     });
     send_and_cancel(&mut publisher, COUNT, &noop_waker(), 2);
-    receiving
-        .into_iter()
-        .for_each(|thread| thread.join().unwrap());
+    for thread in receiving {
+        thread.join().unwrap();
+    }
 }
 
 /// While it waits for one of several receivers, or for a receiver to join.
@@ -668,21 +669,24 @@ fn wait_any_of_publishers() {
             .open(&scene.test)
             .unwrap()
     };
-    let (mut one, mut other, mut pair) = (open(), open(), scene.channel(0, 2));
+    let mut one = open();
+    let mut other = open();
+    let mut pair = scene.channel(0, 2);
     assert!(publisher.served().has_receivers());
     let sending = thread::spawn(move || {
-        (0..20_000_u64).for_each(|number| {
+        for number in 0..20_000_u64 {
             assert_eq!(
                 publisher
                     .send_copy(&number.to_ne_bytes())
                     .map(|sent| sent.receivers),
                 Ok(2)
             )
-        });
+        }
         pair.0.send_copy(b"over").unwrap();
         (publisher, pair.0)
     });
-    let (mut next, mut is_over) = ([0, 0], false);
+    let mut next = [0, 0];
+    let mut is_over = false;
     while !is_over || next != [20_000; 2] {
         let found = wait_any(&mut [&mut one, &mut other, &mut pair.1], FOR_EVER).unwrap();
         let received = match found {
@@ -756,12 +760,14 @@ fn connected_receiver_ignores_registration() {
             Ok(4)
         );
         // All receivers are connected by now.
-        (0..4).for_each(|registration| {
+        for registration in 0..4 {
             rendezvous
                 .write_all_at(&REFUSED.to_ne_bytes(), 128 + registration * 16)
                 .unwrap()
-        });
-        (0..4).for_each(|_| assert_eq!(received.recv_timeout(FOR_EVER), Ok(sent)));
+        }
+        for _ in 0..4 {
+            assert_eq!(received.recv_timeout(FOR_EVER), Ok(sent));
+        }
     }
     drop(publisher);
     for thread in threads {
@@ -805,7 +811,7 @@ fn first_message_wakes_unconnected() {
         },
     ];
     let scene = Scene::new("await-rendezvous");
-    // More words than one system call sleeps on.
+    // More words than one system call waits for.
     let (_senders, mut others) = scene.channels(128);
     for (way, rendezvous) in ways
         .into_iter()
@@ -827,7 +833,9 @@ fn first_message_wakes_unconnected() {
                 if rendezvous == Rendezvous::Before {
                     assert!(publisher.borrow_mut().served().has_receivers());
                     // It wakes, finds no message, and goes back to sleep on another word.
-                    (0..1_000).for_each(|_| thread::yield_now());
+                    for _ in 0..1_000 {
+                        thread::yield_now();
+                    }
                     wait_until_asleep(thread);
                 }
             };
@@ -1000,7 +1008,8 @@ fn task_awaits_receivers() {
     let mut publisher = builder.create(&scene.provider, &scene.test).unwrap();
     block_on(publisher.wait_for_receivers_async(0)).unwrap();
     let too_many = block_on(publisher.wait_for_receivers_async(4)).unwrap_err();
-    let (receivers, max) = (4, 3);
+    let receivers = 4;
+    let max = 3;
     let expected = SendErrorKind::TooManyReceivers { receivers, max };
     assert_eq!(too_many.kind(), expected);
     let mut subscribers = Vec::new();
@@ -1029,23 +1038,23 @@ fn task_awaits_each_of_many_receivers() {
     let scene = Scene::new("await-many");
     let mut publisher = Publisher::create(&scene.provider, &scene.test).unwrap();
     thread::scope(|scope| {
-        let (let_go, go) = mpsc::channel();
+        let (allow, allowed) = mpsc::channel();
         let name = &scene.test;
         scope.spawn(move || {
             for _ in 0..200 {
                 let subscriber = Subscriber::open(name).unwrap();
-                go.recv().unwrap();
+                allowed.recv().unwrap();
                 drop(subscriber);
-                go.recv().unwrap();
+                allowed.recv().unwrap();
             }
         });
         for _ in 0..200 {
             block_on(publisher.wait_for_receivers_async(1)).unwrap();
-            let_go.send(()).unwrap();
+            allow.send(()).unwrap();
             while publisher.served().has_receivers() {
                 thread::yield_now();
             }
-            let_go.send(()).unwrap();
+            allow.send(()).unwrap();
         }
     });
 }

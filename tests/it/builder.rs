@@ -432,10 +432,8 @@ fn sweep_of_directory() {
 #[test]
 fn symbolic_link() {
     let directory = Directory::new(b"link");
-    let (provider, other) = (
-        directory.provider().build().unwrap(),
-        unique_prefix("linked"),
-    );
+    let provider = directory.provider().build().unwrap();
+    let other = unique_prefix("linked");
     let names = || {
         fs::read_dir(&directory.0)
             .unwrap()
@@ -546,7 +544,9 @@ impl Drop for Foreign {
     fn drop(&mut self) {
         for path in &self.0 {
             // After a failure, any subset may be left.
-            let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+            if fs::remove_file(path).is_err() {
+                let _ = fs::remove_dir(path);
+            }
         }
     }
 }

@@ -87,7 +87,8 @@ fn evicts_other_classes() {
 #[test]
 fn ended_leases_make_room() {
     for len in [64, 4096, QUARTER] {
-        let (provider, client) = (capped(), Client::new());
+        let provider = capped();
+        let client = Client::new();
         let mut live: Vec<ShmBytes> = fill(&provider, len)
             .into_iter()
             .map(ShmBytesMut::freeze)
@@ -114,7 +115,8 @@ fn ended_leases_make_room() {
 
 #[test]
 fn ended_leases_are_reused_first() {
-    let (provider, client) = (capped(), Client::new());
+    let provider = capped();
+    let client = Client::new();
     let all: Vec<ShmBytes> = fill(&provider, 4096)
         .into_iter()
         .map(ShmBytesMut::freeze)
@@ -139,7 +141,8 @@ fn ended_leases_are_reused_first() {
 
 #[test]
 fn exhausted_reports_bytes() {
-    let (provider, client) = (capped(), Client::new());
+    let provider = capped();
+    let client = Client::new();
     let large = provider.alloc(2 * QUARTER).unwrap();
     let small = provider.alloc(100).unwrap();
     let lent = message(&provider, QUARTER, 1);
@@ -354,13 +357,17 @@ fn recurring_size_is_made_once() {
     ]
     .concat();
     let round = || {
-        sizes
-            .iter()
-            .for_each(|&len| drop(provider.alloc(len).unwrap()))
+        for &len in &sizes {
+            drop(provider.alloc(len).unwrap());
+        }
     };
-    (0..2).for_each(|_| round());
+    for _ in 0..2 {
+        round();
+    }
     let misses = provider.stats().misses();
-    (0..100).for_each(|_| round());
+    for _ in 0..100 {
+        round();
+    }
     assert_eq!(
         provider.stats().misses(),
         misses,
@@ -380,9 +387,13 @@ fn recurring_long_sizes_are_warm() {
                 drop(provider.alloc(len * MIB).unwrap());
             }
         };
-        (0..8).for_each(|_| round());
+        for _ in 0..8 {
+            round();
+        }
         let misses = provider.stats().misses();
-        (0..100).for_each(|_| round());
+        for _ in 0..100 {
+            round();
+        }
         assert_eq!(provider.stats().misses(), misses, "{lengths:?} MiB");
     }
 }
@@ -550,10 +561,8 @@ fn reserved_chunks_serve_their_class() {
 #[test]
 fn reservations_add_up() {
     let provider = builder().max_idle_per_class(8).build().unwrap();
-    let (first, second) = (
-        provider.reserve(1000, 3).unwrap(),
-        provider.reserve(1000, 5).unwrap(),
-    );
+    let first = provider.reserve(1000, 3).unwrap();
+    let second = provider.reserve(1000, 5).unwrap();
     let idle = || {
         provider
             .stats()
@@ -678,9 +687,9 @@ fn unservable_request_evicts_nothing() {
         .build()
         .unwrap();
     let mut held: Vec<_> = fill(&provider, MIB).into_iter().map(Some).collect();
-    held.iter_mut()
-        .step_by(2)
-        .for_each(|buffer| drop(buffer.take()));
+    for buffer in held.iter_mut().step_by(2) {
+        drop(buffer.take());
+    }
     let before = provider.stats();
     assert_eq!(crate::fixtures::idle(&before), 8);
     assert!(provider.alloc(4 * MIB).unwrap_err().is_exhausted());
@@ -716,7 +725,8 @@ fn refusals_of_one_size_retire_nothing() {
         .unwrap();
     let live = fill(&provider, 4096);
     poll(&provider, 4096);
-    let (count, misses) = (live.len(), provider.stats().misses());
+    let count = live.len();
+    let misses = provider.stats().misses();
     drop(live);
     assert_eq!(fill(&provider, 4096).len(), count);
     assert_eq!(provider.stats().misses(), misses, "a chunk was destroyed");
@@ -901,7 +911,8 @@ struct Market {
 
 impl Market {
     fn new(provider: Provider) -> Self {
-        let (client, hands) = (Client::new(), Hands::default());
+        let client = Client::new();
+        let hands = Hands::default();
         Self {
             provider,
             client,
@@ -919,10 +930,9 @@ impl Market {
             stamp,
             content: Box::new(content),
         };
-        self.queue
-            .force_push(parcel)
-            .into_iter()
-            .for_each(Parcel::open);
+        if let Some(displaced) = self.queue.force_push(parcel) {
+            displaced.open();
+        }
     }
 
     /// Makes, shares and passes on `rounds` messages of up to `max` bytes.
@@ -930,13 +940,16 @@ impl Market {
         let mut random = Random(thread);
         let own = Client::new();
         let peer = own.connect(self.provider.id()).unwrap();
-        for stamp in (0..rounds).map(|round| thread << 32 | round) {
+        for round in 0..rounds {
+            let stamp = thread << 32 | round;
             let buffer = match self.provider.alloc(random.below(max + 1)) {
                 Ok(buffer) => buffer,
                 Err(error) => {
                     assert!(error.is_exhausted(), "{error}");
                     self.refused.fetch_add(1, Ordering::Relaxed);
-                    self.queue.pop().into_iter().for_each(Parcel::open);
+                    if let Some(parcel) = self.queue.pop() {
+                        parcel.open();
+                    }
                     continue;
                 }
             };
@@ -987,7 +1000,9 @@ impl Market {
 
     /// Empties the queue, and fails unless all memory is returned.
     fn clear(&self) {
-        std::iter::from_fn(|| self.queue.pop()).for_each(Parcel::open);
+        while let Some(parcel) = self.queue.pop() {
+            parcel.open();
+        }
         assert!(self.hands.lock().is_empty());
         let stats = self.provider.stats();
         assert_eq!(

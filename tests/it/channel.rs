@@ -13,7 +13,8 @@ use std::fs;
 use std::time::Duration;
 
 fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, Client) {
-    let (client, name) = (Client::new(), unique_prefix(test));
+    let client = Client::new();
+    let name = unique_prefix(test);
     let sender = Sender::builder()
         .capacity(slots)
         .create(provider, &name)
@@ -36,7 +37,8 @@ fn capacity() {
             (sender.max_borrowed(), sender.provider().id()),
             (receiver.max_borrowed(), provider.id())
         );
-        let (mut sent, mut received) = (0_u64, 0_u64);
+        let mut sent = 0_u64;
+        let mut received = 0_u64;
         for round in 0..20 {
             while sent - received < slots as u64 {
                 sender.try_send_copy(&sent.to_ne_bytes()).unwrap();
@@ -242,10 +244,11 @@ fn buffer_in_several_channels() {
         .map(|name| channel(name, &provider, 8))
         .collect();
     let buffer = provider.alloc(5000).unwrap().freeze();
-    let (size, other) = (buffer.capacity(), provider.alloc(5000).unwrap());
-    channels
-        .iter_mut()
-        .for_each(|(sender, ..)| sender.send(buffer.clone()).unwrap());
+    let size = buffer.capacity();
+    let other = provider.alloc(5000).unwrap();
+    for (sender, ..) in &mut channels {
+        sender.send(buffer.clone()).unwrap();
+    }
     drop(buffer);
     let received: Vec<_> = channels
         .iter_mut()

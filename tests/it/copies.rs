@@ -75,7 +75,8 @@ fn any_length_to_one() {
 
 #[test]
 fn any_length_to_several() {
-    let (provider, name) = (provider(), unique_prefix("copy-several"));
+    let provider = provider();
+    let name = unique_prefix("copy-several");
     let mut publisher = Publisher::builder()
         .history(2)
         .create(&provider, &name)
@@ -152,7 +153,8 @@ fn copy_without_memory() {
 /// A copy in a buffer follows the receiver's rule, and one that is not sent leaves no buffer.
 #[test]
 fn copies_by_the_rules() {
-    let (provider, name) = (provider(), unique_prefix("copy-rules"));
+    let provider = provider();
+    let name = unique_prefix("copy-rules");
     let mut publisher = Publisher::create(&provider, &name).unwrap();
     let chunk = Provider::chunk_size(100);
     let long = |stamp| bytes(100, stamp);
@@ -194,7 +196,8 @@ fn copies_by_the_rules() {
 /// It knows that a longer copy needs a buffer, which the receiver may have to return first.
 #[test]
 fn readiness_of_copies() {
-    let (provider, name) = (provider(), unique_prefix("copy-ready"));
+    let provider = provider();
+    let name = unique_prefix("copy-ready");
     let mut publisher = Publisher::builder()
         .max_borrowed(1)
         .create(&provider, &name)
@@ -275,7 +278,8 @@ fn tags_to_one() {
 
 #[test]
 fn tags_to_several() {
-    let (provider, name) = (provider(), unique_prefix("tag-several"));
+    let provider = provider();
+    let name = unique_prefix("tag-several");
     let mut publisher = Publisher::builder()
         .history(2)
         .create(&provider, &name)

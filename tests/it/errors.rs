@@ -270,10 +270,12 @@ fn source_is_not_displayed() {
 
 /// Fails if an error of the chain contains the text of a later one.
 fn assert_is_said_once(name: &str, error: &dyn Error) {
-    let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    let chain: Vec<String> = std::iter::once(error.to_string())
-        .chain(causes.map(ToString::to_string))
-        .collect();
+    let mut chain = vec![error.to_string()];
+    let mut next = error.source();
+    while let Some(cause) = next {
+        chain.push(cause.to_string());
+        next = cause.source();
+    }
     for (at, text) in chain.iter().enumerate() {
         for cause in &chain[at + 1..] {
             assert!(
@@ -318,11 +320,9 @@ fn errors_are_send() {
 /// The questions that a caller asks of an error of a channel.
 #[test]
 fn predicates() {
-    let (provider, client, name) = (
-        Provider::builder().build().unwrap(),
-        Client::new(),
-        unique_prefix("predicates"),
-    );
+    let provider = Provider::builder().build().unwrap();
+    let client = Client::new();
+    let name = unique_prefix("predicates");
     assert!(Receiver::builder()
         .namespace(client.namespace())
         .open(&name)

@@ -88,14 +88,12 @@ fn evictions_take_no_reserved_chunk() {
 /// A leased idle chunk does not prevent the eviction of smaller ones.
 #[test]
 fn trim_passes_leased_class() {
-    let (provider, client) = (
-        builder()
-            .max_bytes(64 * MIB)
-            .tuning(Tuning::new().idle_window(0))
-            .build()
-            .unwrap(),
-        Client::new(),
-    );
+    let provider = builder()
+        .max_bytes(64 * MIB)
+        .tuning(Tuning::new().idle_window(0))
+        .build()
+        .unwrap();
+    let client = Client::new();
     burst(&provider, 64 << 10, 8);
     let view = leased_while_idle(&provider, &client, 6 * MIB);
     assert!(provider.trim_to(0) > 0, "eight chunks are idle");
@@ -117,7 +115,9 @@ fn reserved_allocs_give_nothing_back() {
     let held = provider.stats().bytes_held;
     let mut most = held;
     for _ in 0..1024 {
-        (0..64).for_each(|_| drop(provider.alloc(1000).unwrap()));
+        for _ in 0..64 {
+            drop(provider.alloc(1000).unwrap());
+        }
         most = most.min(provider.stats().bytes_held);
     }
     assert_eq!(most, held, "bytes went");
@@ -133,7 +133,8 @@ fn one_alloc_gives_back_one_mib() {
         .unwrap();
     burst(&provider, 6 * MIB, 16);
     let peak = provider.stats().bytes_held;
-    let (mut held, mut most_at_once) = (peak, 0);
+    let mut held = peak;
+    let mut most_at_once = 0;
     let mut note = || {
         let now = provider.stats().bytes_held;
         most_at_once = most_at_once.max(held.saturating_sub(now));
@@ -161,7 +162,8 @@ fn last_record_is_leased(max_idle: usize) -> (Provider, ShmView) {
         .max_shared(1)
         .max_bytes(MIB)
         .max_idle_per_class(max_idle);
-    let (provider, client) = (builder.build().unwrap(), Client::new());
+    let provider = builder.build().unwrap();
+    let client = Client::new();
     let half = provider.alloc(MIB / 2).unwrap();
     // Of a size that does not recur: no free list keeps it.
     let view = client
@@ -212,9 +214,11 @@ fn failed_descriptor_after_close() {
         |shared, other, view| drop((other, shared, view)),
     ];
     for (way, drop_all) in drops.into_iter().enumerate() {
-        let (provider, client) = (builder().max_shared(1).build().unwrap(), Client::new());
+        let provider = builder().max_shared(1).build().unwrap();
+        let client = Client::new();
         let id = provider.id().to_string();
-        let (shared, other) = (message(&provider, 1000, 1), message(&provider, 1000, 2));
+        let shared = message(&provider, 1000, 1);
+        let other = message(&provider, 1000, 2);
         let descriptor = shared.descriptor().unwrap();
         let view = client.attach(&descriptor).unwrap();
         drop(provider);
@@ -278,7 +282,8 @@ fn reserve_needs_no_trim() {
             }
         }
         held.retain(|_| random.below(8) == 0);
-        let (len, count) = (1000 + random.below(400_000), 1 + random.below(12));
+        let len = 1000 + random.below(400_000);
+        let count = 1 + random.below(12);
         if provider.reserve(len, count).is_err() {
             refused += 1;
             provider.trim();
@@ -326,7 +331,9 @@ fn pass(provider: &Provider, windows: u64) {
             .iter()
             .map(|class| class.chunks)
             .sum();
-        (1..WINDOW.max(128 * chunks as u64)).for_each(|_| drop(provider.alloc(48).unwrap()));
+        for _ in 1..WINDOW.max(128 * chunks as u64) {
+            drop(provider.alloc(48).unwrap());
+        }
     }
 }
 
@@ -337,7 +344,9 @@ fn burst_is_returned() {
     let peak = provider.stats().bytes_held;
     assert!(peak >= 32 * (6 << 20));
     // It is released 1 MiB at a time, at every 64th allocation.
-    (0..400 * WINDOW).for_each(|_| drop(provider.alloc(48).unwrap()));
+    for _ in 0..400 * WINDOW {
+        drop(provider.alloc(48).unwrap());
+    }
     let left = provider.stats().bytes_held;
     assert!(left < 1 << 20, "{left} bytes of {peak} are still held");
     burst(&provider, 6 << 20, 32);
@@ -386,7 +395,9 @@ fn recurring_bursts() {
     for count in [2, 4, 5, 16, 31] {
         let provider = provider(32);
         burst(&provider, 4096, count);
-        (0..100 * WINDOW as usize / count).for_each(|_| burst(&provider, 4096, count));
+        for _ in 0..100 * WINDOW as usize / count {
+            burst(&provider, 4096, count);
+        }
         assert_eq!(
             class(&provider, 4096).misses,
             count as u64,
@@ -413,14 +424,18 @@ fn size_in_use() {
     publish(32);
     let chunks = || class(&provider, 1 << 20).chunks;
     assert_eq!(chunks(), 32);
-    (0..200 * WINDOW).for_each(|_| publish(2));
+    for _ in 0..200 * WINDOW {
+        publish(2);
+    }
     assert!(
         (2..=8).contains(&chunks()),
         "{} chunks are kept for two messages at a time",
         chunks()
     );
     let misses = class(&provider, 1 << 20).misses;
-    (0..200 * WINDOW).for_each(|_| publish(2));
+    for _ in 0..200 * WINDOW {
+        publish(2);
+    }
     assert_eq!(
         class(&provider, 1 << 20).misses,
         misses,

@@ -159,9 +159,15 @@ pub(crate) fn idle(stats: &Stats) -> usize {
 
 /// Names under /dev/shm that contain `text`, sorted.
 pub(crate) fn files(text: &str) -> Vec<String> {
-    let entries = fs::read_dir("/dev/shm").unwrap();
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut found: Vec<String> = names.filter(|name| name.contains(text)).collect();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/dev/shm").unwrap() {
+        let Ok(entry) = entry else { continue };
+        if let Ok(name) = entry.file_name().into_string() {
+            if name.contains(text) {
+                found.push(name);
+            }
+        }
+    }
     found.sort();
     found
 }
@@ -212,9 +218,12 @@ impl Random {
 
 /// The number of open files of this process whose name contains `text`, including deleted ones.
 pub(crate) fn open_files(text: &str) -> usize {
-    let entries = fs::read_dir("/proc/self/fd").unwrap();
-    let names = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    names
-        .filter(|name| name.to_string_lossy().contains(text))
-        .count()
+    let mut count = 0;
+    for entry in fs::read_dir("/proc/self/fd").unwrap() {
+        let Ok(entry) = entry else { continue };
+        if let Ok(name) = fs::read_link(entry.path()) {
+            count += usize::from(name.to_string_lossy().contains(text));
+        }
+    }
+    count
 }

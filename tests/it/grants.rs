@@ -316,13 +316,12 @@ fn disconnect() {
         .build()
         .unwrap();
     let client = || Client::in_namespace(&Namespace::new(&prefix).unwrap());
-    let (greedy, other) = (client(), client());
+    let greedy = client();
+    let other = client();
     let [peer, good] = [&greedy, &other].map(|client| client.connect(provider.id()).unwrap());
-    let (read, granted, open) = (
-        message(&provider, 100, 1),
-        message(&provider, 5_000, 2),
-        message(&provider, 100, 3),
-    );
+    let read = message(&provider, 100, 1);
+    let granted = message(&provider, 5_000, 2);
+    let open = message(&provider, 100, 3);
     let view = greedy.attach(&read.descriptor().unwrap()).unwrap();
     let descriptors = [
         granted.grant(peer).unwrap(),
@@ -367,7 +366,9 @@ fn disconnect() {
 
     let again = view.try_clone().unwrap();
     drop(view);
-    (4..50).for_each(|stamp| drop(message(&provider, 100, stamp)));
+    for stamp in 4..50 {
+        drop(message(&provider, 100, stamp));
+    }
     assert!(holds(&again, 1));
     drop(again);
     assert_eq!(provider.stats().bytes_leased, 0);
@@ -413,7 +414,8 @@ fn quota() {
         .max_bytes_per_peer(QUOTA as usize)
         .build()
         .unwrap();
-    let (greedy, other) = (Client::new(), Client::new());
+    let greedy = Client::new();
+    let other = Client::new();
     let peer = greedy.connect(provider.id()).unwrap();
     let messages = [400, 592, 9, 1_001].map(|len| message(&provider, len, 1));
     let descriptors = messages
@@ -432,7 +434,9 @@ fn quota() {
             }
         )
     };
-    (0..40).for_each(|_| assert!(over(greedy.attach(&descriptors[2]).unwrap_err())));
+    for _ in 0..40 {
+        assert!(over(greedy.attach(&descriptors[2]).unwrap_err()));
+    }
     assert!(matches!(
         views[0].try_clone(),
         Err(AttachError::OverQuota { len: 400, .. })
@@ -457,7 +461,9 @@ fn quota() {
     let stale = descriptors[0];
     drop(messages);
     assert!(holds(&message(&provider, 400, 2), 2));
-    (0..40).for_each(|_| assert!(matches!(greedy.attach(&stale), Err(AttachError::Stale))));
+    for _ in 0..40 {
+        assert!(matches!(greedy.attach(&stale), Err(AttachError::Stale)));
+    }
     assert!(matches!(
         other.attach(&granted),
         Err(AttachError::OtherPeer { .. })
@@ -468,7 +474,9 @@ fn quota() {
     assert_eq!(held(&provider, peer), 0);
     let last = message(&provider, 1_000, 3);
     let descriptor = last.descriptor().unwrap();
-    (0..10).for_each(|_| assert!(greedy.attach(&descriptor).is_ok()));
+    for _ in 0..10 {
+        assert!(greedy.attach(&descriptor).is_ok());
+    }
 }
 
 /// Grants count until they are revoked, and while they are read; nothing counts twice.
@@ -478,7 +486,8 @@ fn quota_counts_grants() {
         .max_bytes_per_peer(QUOTA as usize)
         .build()
         .unwrap();
-    let (client, other) = (Client::new(), Client::new());
+    let client = Client::new();
+    let other = Client::new();
     let [peer, good] = [&client, &other].map(|client| client.connect(provider.id()).unwrap());
     let messages = [600, 400, 100].map(|len| message(&provider, len, 1));
     let granted = messages[0].grant(peer).unwrap();
@@ -490,7 +499,9 @@ fn quota_counts_grants() {
         held: QUOTA,
         max: QUOTA,
     };
-    (0..40).for_each(|_| assert_eq!(messages[2].grant(peer), Err(over)));
+    for _ in 0..40 {
+        assert_eq!(messages[2].grant(peer), Err(over));
+    }
     assert!(
         !messages[2].is_leased(),
         "a refused grant left a lease behind"
@@ -510,24 +521,24 @@ fn quota_counts_grants() {
     let mut bytes = granted.to_bytes();
     bytes[24] ^= 1;
     let damaged = forge(bytes).unwrap();
-    (0..40).for_each(|_| {
+    for _ in 0..40 {
         assert!(matches!(
             client.attach(&damaged),
             Err(AttachError::Forged { .. })
         ))
-    });
+    }
     assert_eq!(held(&provider, peer), QUOTA);
     assert!(messages[0].revoke(peer));
     assert!(!messages[0].revoke(peer) && !messages[1].revoke(peer));
     assert_eq!(held(&provider, peer), 400);
     let tiny = message(&provider, 8, 1);
     let grants = [(); 7].map(|()| tiny.grant(peer).unwrap());
-    (0..40).for_each(|_| {
+    for _ in 0..40 {
         assert!(matches!(
             tiny.grant(peer),
             Err(ShareError::TooManyGrants { .. })
         ))
-    });
+    }
     assert_eq!(held(&provider, peer), 456);
     drop(view);
     assert_eq!(held(&provider, peer), 56);

@@ -70,13 +70,13 @@ fn buffer_outlives_provider() {
 fn provider_drop_returns_idle() {
     let provider = provider();
     let id = provider.id().to_string();
-    LENGTHS
-        .iter()
-        .for_each(|&len| drop(provider.reserve(len, 8).unwrap()));
+    for &len in &LENGTHS {
+        drop(provider.reserve(len, 8).unwrap());
+    }
     let shared = LENGTHS.map(|len| provider.alloc(len).unwrap().freeze());
-    shared
-        .iter()
-        .for_each(|message| assert!(message.descriptor().is_ok()));
+    for message in &shared {
+        assert!(message.descriptor().is_ok());
+    }
     drop(shared);
     assert_eq!(
         files(&id).len(),
@@ -337,7 +337,9 @@ fn ways_to_hold(way: usize, mut buffer: ShmBytesMut, client: &Client, peer: Peer
 
 /// Spins for a random time, so that the threads interleave differently.
 fn dawdle(random: &mut Random) {
-    (0..random.below(3000)).for_each(|_| spin_loop());
+    for _ in 0..random.below(3000) {
+        spin_loop();
+    }
 }
 
 fn assert_nothing_left(prefix: &str) {
@@ -401,7 +403,8 @@ fn close_during_drops() {
         let provider = Arc::new(named(&prefix));
         let start = Arc::new(Barrier::new(3));
         let threads = [1, 2, 3].map(|nth| {
-            let (provider, start) = (provider.clone(), start.clone());
+            let provider = provider.clone();
+            let start = start.clone();
             thread::spawn(move || {
                 let mut random = Random(round * 3 + nth);
                 let mut held: Vec<ShmBytesMut> = Vec::new();
@@ -415,9 +418,9 @@ fn close_during_drops() {
             })
         });
         drop(provider);
-        threads
-            .into_iter()
-            .for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
     }
     assert_nothing_left(&prefix);
 }
@@ -464,7 +467,8 @@ fn segment_is_mapped_once() {
 fn last_view_unmaps() {
     for len in [1000, LEN] {
         let (provider, client) = pair();
-        let (name, id) = (segment(&provider, 1), provider.id().to_string());
+        let name = segment(&provider, 1);
+        let id = provider.id().to_string();
         let buffer = message(&provider, len, 1);
         let descriptor = buffer.descriptor().unwrap();
         let [first, last] = [(); 2].map(|()| client.attach(&descriptor).unwrap());
@@ -495,7 +499,8 @@ fn last_view_unmaps() {
 
 #[test]
 fn attach_unmaps_destroyed() {
-    let (provider, client) = (forgetful(), Client::new());
+    let provider = forgetful();
+    let client = Client::new();
     for serial in 1..10 {
         let buffer = message(&provider, LEN, serial);
         let view = client.attach(&buffer.descriptor().unwrap()).unwrap();

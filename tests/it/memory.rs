@@ -178,14 +178,16 @@ fn huge_pages_of_reservation() {
 
 /// Returns `true` if /dev/shm has a mount option that begins with `option`.
 fn mounted_with(option: &str) -> bool {
-    let mounts = fs::read_to_string("/proc/mounts").unwrap();
-    let options = mounts
-        .lines()
-        .filter(|line| line.contains(" /dev/shm "))
-        .filter_map(|line| line.split(' ').nth(3));
-    options
-        .flat_map(|options| options.split(','))
-        .any(|found| found.starts_with(option))
+    for line in fs::read_to_string("/proc/mounts").unwrap().lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [_device, "/dev/shm", _type, options, ..] = fields[..] else {
+            continue;
+        };
+        if options.split(',').any(|found| found.starts_with(option)) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Returns `true` if this kernel can make huge pages of 2 MiB for a tmpfs mounted without them
@@ -226,9 +228,9 @@ fn spread() -> Provider {
         .tuning(Tuning::new().arena_size(64 << 10))
         .build()
         .unwrap();
-    LENGTHS
-        .iter()
-        .for_each(|&len| provider.reserve(len, 2).unwrap().keep());
+    for &len in &LENGTHS {
+        provider.reserve(len, 2).unwrap().keep();
+    }
     let stats = provider.stats();
     assert!(
         stats.segments > 1 && stats.bytes_held < stats.bytes_mapped,
@@ -251,7 +253,8 @@ fn memory(provider: &Provider) -> u64 {
 /// A peer must not allocate memory outside the cap by reading pages that have none.
 #[test]
 fn warm_populates() {
-    let (provider, client) = (spread(), Client::new());
+    let provider = spread();
+    let client = Client::new();
     let mut sender = Sender::create(&provider, &unique_prefix("warm-memory")).unwrap();
     let mut receiver = Receiver::builder()
         .namespace(client.namespace())
@@ -327,7 +330,8 @@ fn warm_again() {
 #[test]
 fn warm_unmaps_destroyed() {
     let provider = builder().max_idle_per_class(0).build().unwrap();
-    let (client, name) = (Client::new(), unique_prefix("warm-gone"));
+    let client = Client::new();
+    let name = unique_prefix("warm-gone");
     let _sender = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::builder()
         .namespace(client.namespace())
@@ -391,8 +395,9 @@ fn reserved_behind_leased() {
                 .namespace(client.namespace())
                 .open(&name)
                 .unwrap();
-            all.into_iter()
-                .for_each(|message| sender.send(message).unwrap());
+            for message in all {
+                sender.send(message).unwrap();
+            }
             let mut received: Vec<_> = (0..COUNT).map(|_| receiver.recv().unwrap()).collect();
             received.truncate(COUNT - 1);
             drop(provider.alloc(64).unwrap());

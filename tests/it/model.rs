@@ -127,7 +127,8 @@ impl World {
         let provider = builder.max_idle_per_class(max_idle).build().unwrap();
         let client = Client::new();
         let peer = client.connect(provider.id()).unwrap();
-        let (messages, handles) = (Vec::new(), Vec::new());
+        let messages = Vec::new();
+        let handles = Vec::new();
         Self {
             provider,
             client,
@@ -179,7 +180,8 @@ impl World {
                 self.begin(buffer);
             }
             Err(error) if error.is_exhausted() => {
-                let (in_use, leased) = (self.bytes(true), self.bytes(false));
+                let in_use = self.bytes(true);
+                let leased = self.bytes(false);
                 let stats = self.provider.stats();
                 let AllocError::Exhausted {
                     max_bytes,
@@ -253,7 +255,9 @@ impl World {
     fn begin(&mut self, mut buffer: ShmBytesMut) {
         let stamp = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(self.messages.len() as u64 + 1);
         write(&mut buffer, stamp);
-        let (start, len, capacity) = (address(&buffer), buffer.len(), buffer.capacity());
+        let start = address(&buffer);
+        let len = buffer.len();
+        let capacity = buffer.capacity();
         self.handles
             .push((self.messages.len(), Handle::Mut(buffer)));
         self.messages.push(Message {
@@ -383,10 +387,8 @@ impl World {
     // ---- the model ------------------------------------------------------------------------------
 
     fn is_alive(&self, message: usize) -> bool {
-        let handles = self.handles.iter().map(|handle| handle.0);
-        handles
-            .chain(self.grants.iter().map(|grant| grant.0))
-            .any(|alive| alive == message)
+        self.handles.iter().any(|handle| handle.0 == message)
+            || self.grants.iter().any(|grant| grant.0 == message)
     }
 
     fn is_owned(&self, message: usize) -> bool {
@@ -452,7 +454,10 @@ impl World {
 
     /// Drops everything in order, and checks that no memory is left.
     fn end(mut self) {
-        self.handles.drain(..).for_each(drop);
+        // From the first one on.
+        for handle in self.handles.drain(..) {
+            drop(handle);
+        }
         drop(self.client);
         let stats = self.provider.stats();
         assert_eq!(

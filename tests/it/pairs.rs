@@ -11,7 +11,9 @@ const MIB: usize = 1 << 20;
 /// Allocations that end windows of 64: warm ones, and some for which a chunk is made.
 fn pass_windows(provider: &Provider) {
     for _ in 0..200 {
-        (0..200).for_each(|_| drop(provider.alloc(48).unwrap()));
+        for _ in 0..200 {
+            drop(provider.alloc(48).unwrap());
+        }
         drop([(); 20].map(|()| provider.alloc(48).unwrap()));
     }
 }
@@ -62,7 +64,8 @@ fn disconnect_wakes_waiter() {
 /// A reservation does not lose a chunk for each peer that is refused.
 #[test]
 fn disconnect_returns_reserved() {
-    let (provider, client) = (builder().build().unwrap(), Client::new());
+    let provider = builder().build().unwrap();
+    let client = Client::new();
     let peer = client.connect(provider.id()).unwrap();
     let _reservation = provider.reserve(1000, 1).unwrap();
     assert!(message(&provider, 1000, 1).grant(peer).is_ok());
@@ -74,7 +77,8 @@ fn disconnect_returns_reserved() {
 
 #[test]
 fn trim_after_disconnect() {
-    let (provider, client) = (builder().build().unwrap(), Client::new());
+    let provider = builder().build().unwrap();
+    let client = Client::new();
     let peer = client.connect(provider.id()).unwrap();
     let descriptor = message(&provider, MIB, 1).grant(peer).unwrap();
     assert_eq!(provider.trim(), 0, "the grant holds it");
@@ -95,7 +99,8 @@ fn windows_pass_leases_and_borrowed() {
         .tuning(Tuning::new().idle_window(64))
         .build()
         .unwrap();
-    let (client, name) = (Client::new(), unique_prefix("windows"));
+    let client = Client::new();
+    let name = unique_prefix("windows");
     let mut sender = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&name).unwrap();
     let all: Vec<_> = (0..8).map(|stamp| message(&provider, MIB, stamp)).collect();
@@ -168,7 +173,9 @@ fn trims_beside_windows() {
     let use_windows = |len| {
         for round in 0..200 {
             burst(&provider, len, 1 + round % 12);
-            (0..100).for_each(|_| drop(provider.alloc(48).unwrap()));
+            for _ in 0..100 {
+                drop(provider.alloc(48).unwrap());
+            }
         }
     };
     beside(trim, || {

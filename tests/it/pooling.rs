@@ -109,7 +109,8 @@ fn last_in_first_out() {
             warm,
             "{len} bytes: a cold chunk of the queue came first"
         );
-        let (first, last) = (provider.alloc(len).unwrap(), provider.alloc(len).unwrap());
+        let first = provider.alloc(len).unwrap();
+        let last = provider.alloc(len).unwrap();
         let warm = address(&last);
         drop(first);
         drop(last);

@@ -25,7 +25,8 @@ struct Scene {
 
 impl Scene {
     fn new(test: &str, options: PublisherBuilder) -> Self {
-        let (provider, name) = (provider(), unique_prefix(test));
+        let provider = provider();
+        let name = unique_prefix(test);
         Self {
             publisher: options.create(&provider, &name).unwrap(),
             provider,
@@ -458,8 +459,8 @@ fn publisher_drop() {
     let mut scene = Scene::new("pub-goes", Publisher::builder());
     let mut known = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
     scene.send(0);
-    let mut never_met = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
-    let waiting = thread::spawn(move || never_met.recv_timeout(FOR_EVER).map(|_| ()));
+    let mut unconnected = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
+    let waiting = thread::spawn(move || unconnected.recv_timeout(FOR_EVER).map(|_| ()));
     let Scene {
         publisher,
         client,
@@ -490,7 +491,9 @@ fn publisher_drop() {
 
 #[test]
 fn refusals() {
-    let (provider, client, name) = (provider(), Client::new(), unique_prefix("pub-no"));
+    let provider = provider();
+    let client = Client::new();
+    let name = unique_prefix("pub-no");
     for receivers in [0, 65, usize::MAX] {
         let error = Publisher::builder()
             .max_subscribers(receivers)
@@ -631,10 +634,8 @@ fn sized_scene(test: &str) -> (Scene, usize) {
     let receivers = || how.iter().zip(RECEIVERS.map(|(.., views)| views));
     let chunks = options.buffers(receivers());
     let options = options.share_among(receivers());
-    let (provider, name) = (
-        builder().max_bytes(chunks * 1_024).build().unwrap(),
-        unique_prefix(test),
-    );
+    let provider = builder().max_bytes(chunks * 1_024).build().unwrap();
+    let name = unique_prefix(test);
     let publisher = options.create(&provider, &name).unwrap();
     (
         Scene {
@@ -700,7 +701,9 @@ fn sizing_rule_is_tight() {
                 let Ok(message) = receiver.try_recv() else {
                     break;
                 };
-                views.extend(kept.contains(&stamp).then_some(message));
+                if kept.contains(&stamp) {
+                    views.push(message);
+                }
             }
         }
     }
@@ -877,9 +880,9 @@ fn received_outlives_publisher() {
         assert_eq!(scene.send(round), 3);
         assert_eq!(scene.publisher.wait_until_received(FOR_EVER), Ok(()));
         drop(scene);
-        receiving
-            .into_iter()
-            .for_each(|thread| thread.join().unwrap());
+        for thread in receiving {
+            thread.join().unwrap();
+        }
     }
 }
 

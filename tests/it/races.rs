@@ -48,7 +48,10 @@ type Newest = Mutex<Option<(Descriptor, u64)>>;
 
 fn publish(provider: &Provider, len: usize, newest: &Newest, over: &Over) {
     let _through = over.on_drop();
-    for stamp in (0..).take_while(|_| !over.is_set()) {
+    for stamp in 0.. {
+        if over.is_set() {
+            return;
+        }
         let message = message(provider, len, stamp);
         *newest.lock() = Some((message.descriptor().unwrap(), stamp));
         thread::yield_now();
@@ -81,7 +84,9 @@ fn read(client: &Client, newest: &Newest, over: &Over) {
 fn attach_during_recycle() {
     for len in [64, 3000, 300_000] {
         let provider = builder().max_idle_per_class(2).build().unwrap();
-        let (newest, shared, over) = (Newest::default(), Client::new(), Over::default());
+        let newest = Newest::default();
+        let shared = Client::new();
+        let over = Over::default();
         thread::scope(|scope| {
             scope.spawn(|| publish(&provider, len, &newest, &over));
             let _through = over.on_drop();
@@ -91,9 +96,9 @@ fn attach_during_recycle() {
                     read(&Client::new(), &newest, &over);
                 })
             });
-            readers
-                .into_iter()
-                .for_each(|reader| reader.join().unwrap());
+            for reader in readers {
+                reader.join().unwrap();
+            }
         });
         assert_all_back(&provider, &format!("{len} bytes"));
     }
@@ -106,7 +111,10 @@ fn send_grants(
     over: &Over,
 ) {
     let _through = over.on_drop();
-    for stamp in (0..).take_while(|_| !over.is_set()) {
+    for stamp in 0.. {
+        if over.is_set() {
+            return;
+        }
         let message = message(provider, 1000, stamp);
         let Some(peer) = *peer.lock() else { continue };
         match message.grant(peer) {
@@ -120,11 +128,16 @@ fn send_grants(
     }
 }
 
-fn come_and_go(provider: &Provider, peer: &Mutex<Option<PeerId>>, sent: &ArrayQueue<Descriptor>) {
+fn join_and_leave(
+    provider: &Provider,
+    peer: &Mutex<Option<PeerId>>,
+    sent: &ArrayQueue<Descriptor>,
+) {
     for _ in 0..1000 {
         let client = Client::new();
         *peer.lock() = Some(client.connect(provider.id()).unwrap());
-        for granted in (0..4).filter_map(|_| sent.pop()) {
+        for _ in 0..4 {
+            let Some(granted) = sent.pop() else { continue };
             match client.attach(&granted) {
                 Ok(view) => assert_eq!(view[8..], view[..992], "a torn message"),
                 Err(
@@ -139,22 +152,24 @@ fn come_and_go(provider: &Provider, peer: &Mutex<Option<PeerId>>, sent: &ArrayQu
 #[test]
 fn grant_during_disconnect() {
     let provider = builder().build().unwrap();
-    let (peer, sent, over) = (Mutex::default(), ArrayQueue::new(4), Over::default());
+    let peer = Mutex::default();
+    let sent = ArrayQueue::new(4);
+    let over = Over::default();
     thread::scope(|scope| {
         scope.spawn(|| send_grants(&provider, &peer, &sent, &over));
         let _through = over.on_drop();
-        let peers = [(); 2].map(|()| scope.spawn(|| come_and_go(&provider, &peer, &sent)));
-        peers.into_iter().for_each(|peer| peer.join().unwrap());
+        let peers = [(); 2].map(|()| scope.spawn(|| join_and_leave(&provider, &peer, &sent)));
+        for peer in peers {
+            peer.join().unwrap();
+        }
     });
     assert_all_back(&provider, "grants");
 }
 
 #[test]
 fn concurrent_first_attach() {
-    let (provider, client) = (
-        builder().max_idle_per_class(0).build().unwrap(),
-        Client::new(),
-    );
+    let provider = builder().max_idle_per_class(0).build().unwrap();
+    let client = Client::new();
     for stamp in 0..200 {
         let message = message(&provider, 1 << 16, stamp);
         let descriptor = message.descriptor().unwrap();

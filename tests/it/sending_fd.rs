@@ -348,7 +348,8 @@ fn beside_a_send_that_blocks() {
 fn event_loop_of_two_ends() {
     const MESSAGES: u64 = 5_000;
     let name = unique_prefix("sending-fd-loop");
-    let (to_one, to_all) = (format!("{name}-one"), format!("{name}-all"));
+    let to_one = format!("{name}-one");
+    let to_all = format!("{name}-all");
     let (_of_sender, mut sender, mut receiver) = small_channel(&to_one);
     let (_of_publisher, mut publisher) = small_publisher(&to_all);
     let mut subscriber = blocking().open(&to_all).unwrap();

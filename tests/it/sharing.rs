@@ -200,7 +200,8 @@ fn max_shared() {
 /// A dead subscriber, or one whose lease has long ended, does not prevent a publisher from sharing.
 #[test]
 fn record_reuse() {
-    let (provider, client) = (builder().max_shared(2).build().unwrap(), Client::new());
+    let provider = builder().max_shared(2).build().unwrap();
+    let client = Client::new();
     let views: Vec<_> = [100, 1000]
         .map(|len| client.attach(&message(&provider, len, 1).descriptor().unwrap()))
         .into();
@@ -237,7 +238,8 @@ fn bytes_from_owner() {
         let first = address(&buffer);
         let view = client.attach(&buffer.descriptor().unwrap()).unwrap();
         let mapped = address(&view);
-        let (sent, received) = (Bytes::from_owner(buffer), Bytes::from_owner(view));
+        let sent = Bytes::from_owner(buffer);
+        let received = Bytes::from_owner(view);
         assert_eq!(
             (address(&sent), address(&received)),
             (first, mapped),
@@ -526,8 +528,10 @@ fn unknown_provider() {
 fn swapped_provider_id() {
     let (one, client) = pair();
     let two = provider();
-    let (ours, theirs) = (message(&one, 1000, 1), message(&two, 1000, 2));
-    let (descriptor, other) = (ours.descriptor().unwrap(), theirs.descriptor().unwrap());
+    let ours = message(&one, 1000, 1);
+    let theirs = message(&two, 1000, 2);
+    let descriptor = ours.descriptor().unwrap();
+    let other = theirs.descriptor().unwrap();
     let mixed = forged(
         &descriptor,
         PROVIDER,
@@ -641,8 +645,12 @@ fn outcome(client: &Client, bytes: [u8; Descriptor::SIZE]) -> &'static str {
                 ("the descriptor has version", "version"),
                 ("the descriptor's checksum", "checksum"),
             ];
-            let known = reasons.iter().find(|(start, _)| text.starts_with(start));
-            known.map_or("unknown error", |(_, reason)| reason)
+            for (start, reason) in reasons {
+                if text.starts_with(start) {
+                    return reason;
+                }
+            }
+            "unknown error"
         }
         Ok(descriptor) => refusal(client, &descriptor),
     }
@@ -666,7 +674,8 @@ fn flip(
     mut bytes: [u8; Descriptor::SIZE],
     bits: usize,
 ) -> [u8; Descriptor::SIZE] {
-    let (start, step) = (random.below(bits), 1 + random.below(bits / 4));
+    let start = random.below(bits);
+    let step = 1 + random.below(bits / 4);
     for nth in 0..1 + random.below(4) {
         let bit = (start + nth * step) % bits;
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -690,9 +699,9 @@ fn targets() -> (
     let plain = messages.iter().map(|message| message.descriptor().unwrap());
     let spent = messages.iter().map(|message| message.grant(peer).unwrap());
     let descriptors: Vec<Descriptor> = plain.chain(spent).collect();
-    descriptors
-        .iter()
-        .for_each(|descriptor| drop(client.attach(descriptor).unwrap()));
+    for descriptor in &descriptors {
+        drop(client.attach(descriptor).unwrap());
+    }
     let bytes = descriptors
         .iter()
         .map(|descriptor| descriptor.to_bytes())
@@ -827,7 +836,8 @@ fn odd_generation() {
         let (provider, client) = pair();
         let peer = client.connect(provider.id()).unwrap();
         let buffer = message(&provider, len, 1);
-        let (first, sent) = (address(&buffer), buffer.descriptor().unwrap());
+        let first = address(&buffer);
+        let sent = buffer.descriptor().unwrap();
         drop(client.attach(&sent).unwrap());
         drop(buffer);
         let mut writing = provider.alloc(len).unwrap();

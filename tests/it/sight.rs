@@ -35,7 +35,8 @@ fn two_threads_with_a_reserved_chunk_each() {
     let start = Barrier::new(LENGTHS.len());
     thread::scope(|scope| {
         for len in LENGTHS {
-            let (provider, start) = (&provider, &start);
+            let provider = &provider;
+            let start = &start;
             scope.spawn(move || {
                 let client = Client::new();
                 start.wait();
@@ -85,7 +86,8 @@ fn two_threads_with_reserved_chunks_and_a_channel_each() {
     let made = misses(&provider);
     thread::scope(|scope| {
         for (len, mut sender, mut receiver) in channels {
-            let (provider, start) = (&provider, &start);
+            let provider = &provider;
+            let start = &start;
             scope.spawn(move || {
                 start.wait();
                 for _ in 0..ROUNDS {
@@ -110,7 +112,9 @@ fn no_refusal(tuning: Tuning) {
     let start = Barrier::new(LENGTHS.len());
     thread::scope(|scope| {
         for len in LENGTHS {
-            let (provider, client, start) = (&provider, &client, &start);
+            let provider = &provider;
+            let client = &client;
+            let start = &start;
             scope.spawn(move || {
                 start.wait();
                 for round in 0..ROUNDS {

@@ -30,7 +30,8 @@ impl Scene {
     }
 
     fn with(test: &str, provider: ProviderBuilder, options: PublisherBuilder) -> Self {
-        let (provider, name) = (provider.build().unwrap(), unique_prefix(test));
+        let provider = provider.build().unwrap();
+        let name = unique_prefix(test);
         Self {
             publisher: options.create(&provider, &name).unwrap(),
             provider,
@@ -122,9 +123,13 @@ fn stalled_receiver_is_skipped() {
             .unwrap()
             .is_stalled
     );
-    (0..4).for_each(|stamp| assert!(holds(&other.try_recv().unwrap(), stamp)));
+    for stamp in 0..4 {
+        assert!(holds(&other.try_recv().unwrap(), stamp));
+    }
     assert_eq!(other.try_recv().unwrap().missed(), 0);
-    (0..2).for_each(|stamp| assert!(holds(&stopped.try_recv().unwrap(), stamp)));
+    for stamp in 0..2 {
+        assert!(holds(&stopped.try_recv().unwrap(), stamp));
+    }
     assert_eq!(
         [5, 6].map(|stamp| figures(scene.send(stamp))),
         [[2, 0, 0, 0, 0]; 2]
@@ -158,9 +163,12 @@ fn limit_spans_calls() {
     for limit in [Duration::ZERO, Duration::from_millis(5), Duration::MAX] {
         let mut scene = Scene::new("stall-calls", Publisher::builder().block_limit(limit));
         let _stopped = [1, 1].map(|capacity| scene.open(OnFull::Block, capacity));
-        (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 2));
+        for stamp in 0..2 {
+            assert_eq!(scene.send(stamp).receivers, 2);
+        }
         let start = Instant::now();
-        let (mut refused, mut sent) = (0, None);
+        let mut refused = 0;
+        let mut sent = None;
         while sent.is_none() && (limit < Duration::MAX || refused < 100) {
             assert!(start.elapsed() < FOR_EVER);
             sent = match scene.publisher.try_send_copy(b"x") {
@@ -271,7 +279,9 @@ fn clocks_start_together() {
     const LIMIT: Duration = Duration::from_millis(100);
     let mut scene = Scene::new("stall-clocks", Publisher::builder().block_limit(LIMIT));
     let _stopped = [1; 4].map(|capacity| scene.open(OnFull::Block, capacity));
-    (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 4));
+    for stamp in 0..2 {
+        assert_eq!(scene.send(stamp).receivers, 4);
+    }
     assert_eq!(scene.try_send(2), Err(SendErrorKind::Full { capacity: 1 }));
     while !scene
         .publisher
@@ -300,7 +310,9 @@ fn one_limit_for_all() {
         Publisher::builder().max_subscribers(64).block_limit(LIMIT),
     );
     let _stopped: Vec<_> = (0..64).map(|_| scene.open(OnFull::Block, 1)).collect();
-    (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 64));
+    for stamp in 0..2 {
+        assert_eq!(scene.send(stamp).receivers, 64);
+    }
     let start = Instant::now();
     assert_eq!(scene.send(2).missed.stalled, 64);
     assert!(
@@ -318,7 +330,9 @@ fn stalled_receiver_is_disconnected() {
         .on_stall(OnStall::Disconnect);
     let mut scene = Scene::new("stall-out", options);
     let mut stopped = scene.open(OnFull::Block, 1);
-    (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    for stamp in 0..2 {
+        assert_eq!(scene.send(stamp).receivers, 1);
+    }
     let held = stopped.try_recv().unwrap();
     assert_eq!(scene.send(2).receivers, 1);
     let last = message(&scene.provider, LEN, 3);
@@ -342,14 +356,17 @@ fn stalled_receiver_is_disconnected() {
 fn disconnect() {
     for on_full in [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest] {
         let mut scene = Scene::new("disconnect", Publisher::builder().max_subscribers(2));
-        let (mut stays, mut leaves) = (scene.open(OnFull::Block, 8), scene.open(on_full, 8));
+        let mut stays = scene.open(OnFull::Block, 8);
+        let mut leaves = scene.open(on_full, 8);
         let state = scene
             .publisher
             .served()
             .receivers()
             .find(|state| state.on_full == on_full && state.capacity == 8);
         assert_eq!(state.unwrap().process, Some(std::process::id()));
-        (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 2));
+        for stamp in 0..4 {
+            assert_eq!(scene.send(stamp).receivers, 2);
+        }
         assert_eq!(scene.publisher.send_copy(b"bytes").unwrap().receivers, 2);
         let held = leaves.try_recv().unwrap();
         assert!(leaves.is_connected());
@@ -361,7 +378,9 @@ fn disconnect() {
         drop(states);
         assert!(scene.publisher.disconnect(id));
         assert!(!scene.publisher.disconnect(id), "it is no longer connected");
-        (0..4).for_each(|stamp| assert!(holds(&stays.try_recv().unwrap(), stamp)));
+        for stamp in 0..4 {
+            assert!(holds(&stays.try_recv().unwrap(), stamp));
+        }
         assert_eq!(scene.in_use(), LEN, "only what it has received");
         assert!(!leaves.is_connected());
         for _ in 0..2 {
@@ -391,9 +410,13 @@ fn disconnect_wakes() {
         let mut scene = Scene::new("disconnect-wakes", Publisher::builder());
         let mut receiver = scene.open(OnFull::DropOldest, 1);
         let id = scene.publisher.served().receivers().next().unwrap().id;
-        let receiving = thread::spawn(move || match is_task {
-            true => block_on(receiver.recv_async()).map(drop),
-            false => receiver.recv().map(drop),
+        let receiving = thread::spawn(move || {
+            let received = if is_task {
+                block_on(receiver.recv_async())
+            } else {
+                receiver.recv()
+            };
+            received.map(drop)
         });
         assert!(scene.publisher.disconnect(id));
         assert!(matches!(receiving.join().unwrap(), Err(RecvError::Evicted)));
@@ -454,11 +477,13 @@ fn default_share() {
             (withdrawn, too_many_borrowed)
         );
         if drops.is_none() {
-            (95..100).for_each(|stamp| assert!(holds(&receiver.try_recv().unwrap(), stamp)));
+            for stamp in 95..100 {
+                assert!(holds(&receiver.try_recv().unwrap(), stamp));
+            }
         }
-        kept.iter()
-            .zip(0..)
-            .for_each(|(message, stamp)| assert!(holds(message, stamp)));
+        for (message, stamp) in kept.iter().zip(0..) {
+            assert!(holds(message, stamp));
+        }
         drop(kept);
         assert_eq!(scene.send(100).receivers, 1, "it may hold more again");
     }
@@ -471,10 +496,10 @@ fn default_share() {
 fn share_of_sizes() {
     let how = Subscriber::builder().on_end(OnEnd::Return);
     for (scale, limit, expected) in [(1, None, 10), (3, None, 30), (1, Some(4 * LEN), 4)] {
-        let options = Publisher::builder().capacity(3);
-        let options = limit
-            .into_iter()
-            .fold(options, PublisherBuilder::max_bytes_per_receiver);
+        let mut options = Publisher::builder().capacity(3);
+        if let Some(limit) = limit {
+            options = options.max_bytes_per_receiver(limit);
+        }
         let receivers = [(&how, 1), (&how, 6)];
         let buffers = options.buffers(receivers);
         // In any order with the other options.
@@ -534,7 +559,9 @@ fn share_of_bytes() {
         .capacity(64);
     let mut scene = Scene::with("bytes-mixed", builder().max_bytes(40 * LEN), options);
     let mut receiver = scene.open(OnFull::DropOldest, 64);
-    (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    for stamp in 0..4 {
+        assert_eq!(scene.send(stamp).receivers, 1);
+    }
     let long = message(&scene.provider, 3 * LEN, 4);
     assert_eq!(scene.publisher.send(long).map(figures).unwrap()[0], 1);
     assert_eq!(scene.missed()[0].withdrawn, 3);
@@ -547,7 +574,9 @@ fn share_of_bytes() {
         .block_limit(Duration::MAX);
     let mut scene = Scene::with("bytes-wait", builder().max_bytes(40 * LEN), options);
     let mut receiver = scene.open(OnFull::Block, 64);
-    (0..3).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    for stamp in 0..3 {
+        assert_eq!(scene.send(stamp).receivers, 1);
+    }
     assert!(matches!(
         scene.try_send(3),
         Err(SendErrorKind::TooManyBorrowed { .. })
@@ -580,7 +609,9 @@ fn receiver_learns_of_its_limit() {
     let mut receiver = scene
         .try_open(Subscriber::builder().on_end(OnEnd::Return).max_borrowed(2))
         .unwrap();
-    (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    for stamp in 0..2 {
+        assert_eq!(scene.send(stamp).receivers, 1);
+    }
     let held = [receiver.try_recv().unwrap(), receiver.try_recv().unwrap()];
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
     assert_eq!(figures(scene.send(2)), [0, 0, 0, 1, 0]);
@@ -660,9 +691,13 @@ fn past_limit_is_no_news() {
     let mut scene = Scene::new("limit-past", Publisher::builder().max_borrowed(2));
     let mut receiver = scene.open(OnFull::DropNewest, 8);
     let mut quiet = scene.open(OnFull::DropNewest, 8);
-    (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 2));
+    for stamp in 0..2 {
+        assert_eq!(scene.send(stamp).receivers, 2);
+    }
     assert_eq!(scene.send(2).missed.too_many_borrowed, 2);
-    (0..2).for_each(|_| drop((receiver.recv().unwrap(), quiet.recv().unwrap())));
+    for _ in 0..2 {
+        drop((receiver.recv().unwrap(), quiet.recv().unwrap()));
+    }
     assert_eq!(scene.send(3).receivers, 2);
     drop((receiver.recv().unwrap(), quiet.recv().unwrap()));
     assert!(matches!(
@@ -690,14 +725,18 @@ fn nothing_withdrawn_in_vain() {
     let options = Publisher::builder().max_bytes_per_receiver(4 * LEN);
     let mut scene = Scene::with("limit-vain", builder().max_bytes(40 * LEN), options);
     let mut receiver = scene.open(OnFull::DropOldest, 8);
-    (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    for stamp in 0..4 {
+        assert_eq!(scene.send(stamp).receivers, 1);
+    }
     let held = [receiver.recv().unwrap(), receiver.recv().unwrap()];
     let long = message(&scene.provider, 3 * LEN, 4);
     assert_eq!(
         scene.publisher.send(long.clone()).map(figures).unwrap(),
         [0, 0, 0, 1, 0]
     );
-    (2..4).for_each(|stamp| assert!(holds(&receiver.recv().unwrap(), stamp)));
+    for stamp in 2..4 {
+        assert!(holds(&receiver.recv().unwrap(), stamp));
+    }
     drop(held);
     assert_eq!(
         scene.publisher.send(long).map(figures).unwrap(),
@@ -715,7 +754,9 @@ fn eviction_is_counted() {
         .on_stall(OnStall::Disconnect);
     let mut scene = Scene::new("stall-counted", options);
     let mut stopped = scene.open(OnFull::Block, 8);
-    (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    for stamp in 0..4 {
+        assert_eq!(scene.send(stamp).receivers, 1);
+    }
     let held = stopped.recv().unwrap();
     assert_eq!(scene.send(4).missed.stalled, 1);
     let missed = stopped.missed();
@@ -736,7 +777,9 @@ fn history_within_limits() {
             .history(5)
             .max_bytes_per_receiver(3 * LEN);
         let mut scene = Scene::with("limit-history", builder().max_bytes(40 * LEN), options);
-        (0..5).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 0));
+        for stamp in 0..5 {
+            assert_eq!(scene.send(stamp).receivers, 0);
+        }
         let mut receiver = scene.open(on_full, 8);
         assert_eq!(scene.missed(), [Missed::default()]);
         let held: Vec<_> = (2..5)
@@ -845,7 +888,8 @@ fn counters() {
     let provider = builder().max_bytes(1 << 20).build().unwrap();
     let held = [64, 4096, 100_000].map(|len| provider.alloc(len).unwrap());
     drop(provider.alloc(5_000).unwrap());
-    let (stats, counters) = (provider.stats(), provider.counters());
+    let stats = provider.stats();
+    let counters = provider.counters();
     assert_eq!(
         (
             counters.max_bytes,

@@ -89,7 +89,8 @@ fn sample(stamp: u64) -> Sample {
 fn value_in_place() {
     let (provider, mut publisher, mut receiver) = ends::<Sample>("value");
     let mut sample = provider.alloc_value_zeroed::<Sample>().unwrap();
-    (sample.stamp, sample.axes) = (7, [0.5; 10]);
+    sample.stamp = 7;
+    sample.axes = [0.5; 10];
     let sample = Value::freeze(sample);
     assert_eq!(publisher.send(sample.clone()).unwrap().receivers, 1);
     let received = receiver.recv().unwrap();
@@ -315,7 +316,8 @@ fn every_difference_is_refused() {
     ];
     let open = || Receiver::builder().typed::<Sample>().open(&name);
     for other in others.map(Some).into_iter().chain([None]) {
-        let (sender, publisher) = (Sender::builder(), Publisher::builder());
+        let sender = Sender::builder();
+        let publisher = Publisher::builder();
         let sender = match &other {
             Some(other) => sender.message_type(other.clone()),
             None => sender,

@@ -40,7 +40,8 @@ fn drop_wakes() {
 
 #[test]
 fn view_drop_wakes() {
-    let (provider, client) = (builder().max_bytes(CAP).build().unwrap(), Client::new());
+    let provider = builder().max_bytes(CAP).build().unwrap();
+    let client = Client::new();
     for _ in 0..300 {
         let message = provider.alloc(CAP).unwrap().freeze();
         let view = client.attach(&message.descriptor().unwrap()).unwrap();
@@ -103,7 +104,9 @@ fn timeout() {
 #[test]
 fn options_survive_wait() {
     let (provider, mut held) = at_the_cap();
-    held.iter_mut().for_each(|buffer| buffer.fill(0xff));
+    for buffer in &mut held {
+        buffer.fill(0xff);
+    }
     let layout = Layout::from_size_align(5000, 4096).unwrap();
     let request = provider.request(1).layout(layout).zeroed();
     let buffers = thread::scope(|scope| {
@@ -128,7 +131,8 @@ fn many_waiters() {
     let served = AtomicUsize::new(0);
     thread::scope(|scope| {
         for number in 0..40 {
-            let (provider, served) = (&provider, &served);
+            let provider = &provider;
+            let served = &served;
             scope.spawn(move || {
                 let len = 1 + number * 1000;
                 let buffer = if number % 2 == 0 {
@@ -169,7 +173,9 @@ fn cancel_anywhere() {
             if round % 2 == 0 {
                 futures.reverse();
             }
-            futures.drain(..).for_each(drop);
+            for future in futures.drain(..) {
+                drop(future);
+            }
             held.push(waits.join().unwrap());
         });
     }
@@ -189,14 +195,18 @@ fn first_of_thousands() {
     let mut random = Random(1);
     drop(held.pop());
     for _ in 0..200 {
-        let woken = std::iter::repeat_with(|| futures.iter().position(Waiting::is_woken))
-            .flatten()
-            .next();
-        assert_eq!(woken, Some(0), "it has overtaken others");
+        let woken = loop {
+            if let Some(woken) = futures.iter().position(Waiting::is_woken) {
+                break woken;
+            }
+        };
+        assert_eq!(woken, 0, "it has overtaken others");
         let served = futures.pop_front().unwrap().served();
         // A request that leaves makes the helper try all others.
         drop(futures.pop_back());
-        (0..random.below(30_000)).for_each(|_| std::hint::spin_loop());
+        for _ in 0..random.below(30_000) {
+            std::hint::spin_loop();
+        }
         drop(served);
     }
 }
@@ -225,12 +235,15 @@ fn thousands_cancelled() {
             thread::yield_now();
         }
     }
-    let (mut random, mut served) = (Random(1), 0);
+    let mut random = Random(1);
+    let mut served = 0;
     thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|_| {
                 scope.spawn(|| {
-                    (0..20).for_each(|_| drop(provider.alloc_timeout(LEN, FOR_EVER).unwrap()))
+                    for _ in 0..20 {
+                        drop(provider.alloc_timeout(LEN, FOR_EVER).unwrap());
+                    }
                 });
             })
             .collect();
@@ -449,7 +462,8 @@ impl Wake for LastOwner {
 #[test]
 fn waker_drops_last_provider() {
     let (provider, held) = at_the_cap();
-    let (name, provider) = (format!(".{}.", provider.id()), Arc::new(provider));
+    let name = format!(".{}.", provider.id());
+    let provider = Arc::new(provider);
     let (has_dropped, dropped) = mpsc::channel();
     let future = Box::pin(async move { drop(provider.request(CAP / 4).wait_async().await) });
     let task = LastOwner {
@@ -553,7 +567,8 @@ const MIB: usize = 1 << 20;
 /// Makes `count` allocations of new lengths, each of which needs memory to be carved, `kept` of
 /// them at a time. Returns how many were refused.
 fn refused_cold(provider: &Provider, count: usize, kept: usize) -> usize {
-    let (mut random, mut held) = (Random(5), VecDeque::new());
+    let mut random = Random(5);
+    let mut held = VecDeque::new();
     let cold = (0..count).map(|_| {
         let most = 64 << random.below(14);
         let len = 64 + random.below(most);
@@ -639,7 +654,8 @@ fn among_small_ones(large: impl Fn(&Provider) -> bool) -> (usize, usize) {
         let provider = builder().max_bytes(4 * MIB).build().unwrap();
         // Small ones have been everywhere.
         drop(fill(&provider, 100 * KB));
-        let (is_over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let is_over = AtomicBool::new(false);
+        let rounds = AtomicUsize::new(0);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -802,9 +818,9 @@ fn scattered(provider: &shm_pool::Provider) -> Vec<shm_pool::ShmBytesMut> {
     let mut held: Vec<_> = std::iter::from_fn(|| provider.alloc(60_000).ok())
         .map(Some)
         .collect();
-    held.iter_mut()
-        .step_by(2)
-        .for_each(|buffer| drop(buffer.take()));
+    for buffer in held.iter_mut().step_by(2) {
+        drop(buffer.take());
+    }
     held.into_iter().flatten().collect()
 }
 
@@ -830,7 +846,9 @@ fn refused_request_leaves_reserved_alone() {
     let before = made();
     let take_reserved = || drop(provider.alloc(1000).expect("reserved"));
     beside(take_reserved, || {
-        (0..5000).for_each(|_| drop(provider.alloc(MIB)))
+        for _ in 0..5000 {
+            drop(provider.alloc(MIB));
+        }
     });
     assert_eq!(made(), before);
 }
@@ -845,7 +863,8 @@ fn reserve_beside_region() {
         .tuning(Tuning::new().idle_window(0))
         .build()
         .unwrap();
-    let (mut mine, mut others) = (Vec::new(), Vec::new());
+    let mut mine = Vec::new();
+    let mut others = Vec::new();
     for _ in 0..64 {
         mine.push(provider.alloc(LEN).unwrap());
         others.extend(provider.alloc(40 << 10).ok());
@@ -971,7 +990,9 @@ fn threads_are_served_in_order() {
             let (begins, begun) = mpsc::channel();
             let (ends, ended) = mpsc::channel();
             for number in 0..2 {
-                let (provider, begins, ends) = (&provider, begins.clone(), ends.clone());
+                let provider = &provider;
+                let begins = begins.clone();
+                let ends = ends.clone();
                 scope.spawn(move || {
                     begins.send(gettid()).unwrap();
                     let buffer = provider.alloc_timeout(CAP / 4, FOR_EVER).unwrap();

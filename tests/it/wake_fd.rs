@@ -107,7 +107,8 @@ fn event_loop() {
     assert!(ready[2]
         .poll(|context| request.as_mut().poll(context))
         .is_pending());
-    let (mut sums, mut buffer) = ([0, 0], None);
+    let mut sums = [0, 0];
+    let mut buffer = None;
     thread::scope(|scope| {
         scope.spawn(move || drop(all));
         for mut sender in senders {
@@ -159,7 +160,9 @@ fn tokio_async_fd() {
         let mut ready =
             unsafe { AsyncFd::register_with_interest(ready, Interest::READABLE) }.unwrap();
         let sending = thread::spawn(move || {
-            (0..1_000_u64).for_each(|n| sender.send_copy(&n.to_ne_bytes()).unwrap())
+            for n in 0..1_000_u64 {
+                sender.send_copy(&n.to_ne_bytes()).unwrap();
+            }
         });
         let mut received = 0_u64;
         while received < 1_000 {
@@ -242,10 +245,8 @@ fn wait_until_ready<T>(ready: &mut WakeFd, mut poll: impl FnMut(&mut Context<'_>
 #[test]
 fn epoll_of_sends() {
     const MESSAGES: u64 = 5_000;
-    let (provider, name) = (
-        Provider::builder().build().unwrap(),
-        unique_prefix("wake-fd-send"),
-    );
+    let provider = Provider::builder().build().unwrap();
+    let name = unique_prefix("wake-fd-send");
     let [to_echo, to_check, echo] =
         ["to-echo", "to-check", "echo"].map(|channel| format!("{name}-{channel}"));
     let mut sender = Sender::builder()
@@ -269,7 +270,9 @@ fn epoll_of_sends() {
     // Moved, so that a failure ends the other threads, too.
     thread::scope(move |scope| {
         scope.spawn(move || {
-            (0..MESSAGES).for_each(|_| answers.send_copy(&echoing.recv().unwrap()).unwrap())
+            for _ in 0..MESSAGES {
+                answers.send_copy(&echoing.recv().unwrap()).unwrap();
+            }
         });
         scope.spawn(move || {
             for number in 0..MESSAGES {
@@ -281,7 +284,9 @@ fn epoll_of_sends() {
         });
         let mut ready = [(); 3].map(|()| WakeFd::new().unwrap());
         let epoll = Epoll::new(&ready);
-        let (mut sent, mut published, mut answered) = (0, 0, 0);
+        let mut sent = 0;
+        let mut published = 0;
+        let mut answered = 0;
         let start = Instant::now();
         while sent < MESSAGES || published < MESSAGES || answered < MESSAGES {
             assert!(
@@ -491,10 +496,8 @@ fn tokio_async_fd_of_sender() {
         .enable_io()
         .build()
         .unwrap();
-    let (provider, name) = (
-        Provider::builder().build().unwrap(),
-        unique_prefix("wake-fd-tokio-send"),
-    );
+    let provider = Provider::builder().build().unwrap();
+    let name = unique_prefix("wake-fd-tokio-send");
     let mut sender = Sender::builder()
         .capacity(2)
         .create(&provider, &name)
@@ -506,8 +509,9 @@ fn tokio_async_fd_of_sender() {
             unsafe { AsyncFd::register_with_interest(WakeFd::new().unwrap(), Interest::READABLE) };
         let mut ready = ready.unwrap();
         let receiving = thread::spawn(move || {
-            (0..MESSAGES)
-                .for_each(|number| assert_eq!(receiver.recv().unwrap()[..], number.to_ne_bytes()));
+            for number in 0..MESSAGES {
+                assert_eq!(receiver.recv().unwrap()[..], number.to_ne_bytes());
+            }
         });
         let mut sent = 0;
         while sent < MESSAGES {
@@ -571,7 +575,8 @@ fn fd_of_an_end_follows_restarts() {
     for round in 0..3 {
         let provider = Provider::builder().build().unwrap();
         let creating = {
-            let (provider, name) = (provider.clone(), name.clone());
+            let provider = provider.clone();
+            let name = name.clone();
             thread::spawn(move || Publisher::create(&provider, &name).unwrap())
         };
         let events = next_events(&mut receiver);
@@ -601,10 +606,8 @@ fn fd_of_an_end_follows_restarts() {
 /// Waits of other kinds replace what the descriptor has registered.
 #[test]
 fn fd_of_an_end_beside_other_waits() {
-    let (provider, name) = (
-        Provider::builder().build().unwrap(),
-        unique_prefix("fd-beside"),
-    );
+    let provider = Provider::builder().build().unwrap();
+    let name = unique_prefix("fd-beside");
     let mut publisher = Publisher::create(&provider, &name).unwrap();
     let mut receiver = Subscriber::builder()
         .spin(Duration::ZERO)

@@ -228,7 +228,8 @@ fn build_and_stats_without_heap() {
             assert_eq!(state(prefix), before, "{left} bytes left");
         }
         let held = provider.alloc(1000).unwrap();
-        let (stats, without_heap) = (provider.stats(), with_heap_left(0, || provider.stats()));
+        let stats = provider.stats();
+        let without_heap = with_heap_left(0, || provider.stats());
         let figures =
             |stats: &shm_pool::Stats| (stats.bytes_held, stats.bytes_in_use, stats.segments);
         assert_eq!(

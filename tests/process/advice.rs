@@ -125,7 +125,7 @@ fn unwritable_directory() {
     fs::create_dir(&directory).unwrap();
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
     let child = users::start("unwritable", &[directory.to_str().unwrap()]);
-    let answer = child.map(|child| child.hear());
+    let answer = child.map(|child| child.receive());
     fs::remove_dir(&directory).unwrap();
     match answer {
         Some(Message::Refused(text)) => {

@@ -74,18 +74,20 @@ fn with_and_without_futex_waitv() {
             go(way, prefix);
             // Without the call, a helper polls once per millisecond.
             let count: u64 = if way == "forbidden" { 500 } else { 5000 };
-            let (provider, client) = (provider(prefix), shm::client(prefix));
+            let provider = provider(prefix);
+            let client = shm::client(prefix);
             let (mut senders, mut receivers): (Vec<_>, Vec<_>) = (0..COUNT)
                 .map(|number| channel(&provider, &client, &number.to_string()))
                 .unzip();
             assert_eq!(helpers(), 0, "nobody has awaited yet");
 
             // Both ends of one channel are awaited.
-            let (mut sender, mut receiver) = (senders.pop().unwrap(), receivers.pop().unwrap());
+            let mut sender = senders.pop().unwrap();
+            let mut receiver = receivers.pop().unwrap();
             let sending = thread::spawn(move || {
-                (0..count).for_each(|sent| {
+                for sent in 0..count {
                     block_on(sender.send_copy_async(&sent.to_ne_bytes())).unwrap()
-                });
+                }
             });
             for expected in 0..count {
                 assert_eq!(
@@ -134,9 +136,9 @@ fn with_and_without_futex_waitv() {
             // One task awaits many channels.
             let (waker, woken) = reporting_waker();
             let mut context = Context::from_waker(&waker);
-            receivers
-                .iter_mut()
-                .for_each(|receiver| assert!(receiver.poll_recv(&mut context).is_pending()));
+            for receiver in &mut receivers {
+                assert!(receiver.poll_recv(&mut context).is_pending());
+            }
             drop(receiver);
             for (at, sender) in senders.iter_mut().enumerate() {
                 sender.send_copy(b"one").unwrap();
@@ -194,7 +196,9 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
         .namespace(&shm::namespace(prefix))
         .open("c")
         .unwrap();
-    (0..2).for_each(|_| drop(block_on(receiver.recv_async()).unwrap()));
+    for _ in 0..2 {
+        drop(block_on(receiver.recv_async()).unwrap());
+    }
     let (waker, woken) = reporting_waker();
     assert!(receiver
         .poll_recv(&mut Context::from_waker(&waker))
@@ -256,7 +260,8 @@ fn sending_role(link: &Link, arguments: &[&str]) {
 fn forked_child_spares_tasks() {
     in_child(|prefix| {
         const SLEEPS: u32 = libc::FUTEX_WAITERS;
-        let (provider, client) = (provider(prefix), shm::client(prefix));
+        let provider = provider(prefix);
+        let client = shm::client(prefix);
         let (mut sender, mut receiver) = channel(&provider, &client, "c");
         let object = shm::channel_object(prefix, "c");
         let word = || {
@@ -291,10 +296,8 @@ fn forked_child_spares_tasks() {
                 // The child has no helper, and starts its own.
                 assert_eq!(helpers(), 0);
                 let prefix = format!("{prefix}.child");
-                let (provider, client) = (
-                    self::provider(&prefix.replace('.', "-")),
-                    shm::client(&prefix.replace('.', "-")),
-                );
+                let provider = self::provider(&prefix.replace('.', "-"));
+                let client = shm::client(&prefix.replace('.', "-"));
                 let (mut sender, mut receiver) = channel(&provider, &client, "own");
                 let sending = thread::spawn(move || sender.send_copy(b"own").unwrap());
                 assert_eq!(&block_on(receiver.recv_async()).unwrap()[..], b"own");

@@ -65,7 +65,9 @@ fn thousand_loans_out_of_order() {
     };
     let mut senders: Vec<Sender> = (0..CHANNELS).map(create).collect();
     let child = Child::start("max_borrowed-holder", &[names.prefix()]);
-    (0..HELD).for_each(|number| send(&mut senders[number % CHANNELS], &provider, number));
+    for number in 0..HELD {
+        send(&mut senders[number % CHANNELS], &provider, number);
+    }
     child.expect_done();
     let held: usize = (0..HELD).map(len).sum();
     assert!(
@@ -73,8 +75,10 @@ fn thousand_loans_out_of_order() {
         "a message that is read counts as leased"
     );
     // While the receiver drops these, it is sent others, which it drops at once.
-    child.tell(&Message::Go);
-    (HELD..2 * HELD).for_each(|number| send(&mut senders[number % CHANNELS], &provider, number));
+    child.send(&Message::Go);
+    for number in HELD..2 * HELD {
+        send(&mut senders[number % CHANNELS], &provider, number);
+    }
     child.expect_done();
     child.shut_down();
     let stats = provider.stats();
@@ -106,9 +110,16 @@ fn holder_role(link: &Link, arguments: &[&str]) {
     let check =
         |(number, message): (usize, channel::Message)| shm::check(&message, number as u64).unwrap();
     thread::scope(|scope| {
-        scope.spawn(|| odd.into_iter().for_each(check));
-        scope.spawn(|| even.into_iter().for_each(check));
-        (HELD..2 * HELD).for_each(|number| check((number, receive(number))));
+        for part in [odd, even] {
+            scope.spawn(|| {
+                for message in part {
+                    check(message);
+                }
+            });
+        }
+        for number in HELD..2 * HELD {
+            check((number, receive(number)));
+        }
     });
     link.done_until_end();
 }
@@ -123,14 +134,18 @@ fn message_outlives_sender_and_provider() {
         .map(|number| Sender::create(&first, &name(number)).unwrap())
         .collect();
     let child = Child::start("max_borrowed-heir", &[names.prefix()]);
-    (0..LENGTHS.len()).for_each(|number| send(&mut sender, &first, number));
+    for number in 0..LENGTHS.len() {
+        send(&mut sender, &first, number);
+    }
     sender.wait_until_received(FOR_EVER).unwrap();
     drop((sender, others, first));
     // The same lengths from another provider: they could land in the memory that is still read.
     let second = provider(names.prefix());
     let mut sender = Sender::create(&second, &name(0)).unwrap();
-    (0..100).for_each(|number| send(&mut sender, &second, number + 1));
-    child.tell(&Message::Go);
+    for number in 0..100 {
+        send(&mut sender, &second, number + 1);
+    }
+    child.send(&Message::Go);
     child.expect_done();
     child.shut_down();
     drop((sender, second));
@@ -154,9 +169,9 @@ fn heir_role(link: &Link, arguments: &[&str]) {
     assert!(receivers[0].recv().is_err());
     drop(receivers);
     link.expect_go();
-    held.iter()
-        .zip(0..)
-        .for_each(|(message, number)| shm::check(message, number).unwrap());
+    for (message, number) in held.iter().zip(0..) {
+        shm::check(message, number).unwrap();
+    }
     drop(held);
     assert_eq!(
         shm::mappings(arguments[0]),
@@ -173,10 +188,11 @@ const SPACE_STEP: usize = 32;
 #[test]
 fn first_channel_without_address_space() {
     let names = Names::new("max_borrowed-keeper");
-    let (mut made, mut refused) = (0, 0);
+    let mut made = 0;
+    let mut refused = 0;
     for space in SPACES.step_by(SPACE_STEP) {
         let child = Child::start("max_borrowed-keeper", &[names.prefix(), &space.to_string()]);
-        match child.hear() {
+        match child.receive() {
             Message::Done => made += 1,
             Message::Refused(_) => refused += 1,
             other => panic!("{other:?}"),
@@ -243,7 +259,9 @@ fn small_pool(names: &Names) -> Provider {
 fn overwrite_all_that_is_free(provider: &Provider) {
     for pattern in 0..20 {
         let mut all: Vec<_> = std::iter::from_fn(|| provider.alloc(LEN).ok()).collect();
-        all.iter_mut().for_each(|buffer| buffer.fill(pattern));
+        for buffer in &mut all {
+            buffer.fill(pattern);
+        }
         for buffer in all {
             buffer.freeze().descriptor().unwrap();
         }
@@ -255,7 +273,8 @@ fn overwrite_all_that_is_free(provider: &Provider) {
 fn granted_message() {
     let names = Names::new("grant");
     let provider = small_pool(&names);
-    let (receiver, stranger) = (Peer::start(names.prefix()), Peer::start(names.prefix()));
+    let receiver = Peer::start(names.prefix());
+    let stranger = Peer::start(names.prefix());
     let id = receiver.connect(provider.id()).unwrap();
     assert_eq!(
         receiver.connect(provider.id()),
@@ -382,7 +401,9 @@ const RACE_LEN: usize = 4096;
 fn contended_core() {
     let spin = || {
         stay_on(SENDERS);
-        (0..1_000_000).for_each(|_| std::hint::spin_loop());
+        for _ in 0..1_000_000 {
+            std::hint::spin_loop();
+        }
     };
     let (overwritten, _) = beside(spin, || trials("race-contended", 500, |_| ()));
     assert_eq!(overwritten, 0, "of {} views", 500 * MESSAGES);
@@ -417,17 +438,17 @@ fn trials(test: &str, count: usize, mut disturb: impl FnMut(&Child)) -> u64 {
     let reader = Child::start("race-reader", &[names.prefix()]);
     let mut overwritten = 0;
     for _ in 0..count {
-        sender.tell(&Message::Go);
+        sender.send(&Message::Go);
         for _ in 0..MESSAGES {
-            reader.tell(&sender.hear());
+            reader.send(&sender.receive());
         }
         reader.expect_done();
         disturb(&sender);
         reader.expect_done();
         sender.signal(libc::SIGCONT);
-        sender.tell(&Message::Go);
+        sender.send(&Message::Go);
         sender.expect_done();
-        match reader.ask(&Message::Go) {
+        match reader.request(&Message::Go) {
             Message::Number(number) => overwritten += number,
             other => panic!("{other:?}"),
         }
@@ -459,9 +480,9 @@ fn sender_role(link: &Link, arguments: &[&str]) {
             .capacity(MESSAGES)
             .create(&provider, &channel(number))
             .unwrap();
-        messages
-            .iter()
-            .for_each(|message| link.send(&Message::Sent(message.descriptor().unwrap())));
+        for message in &messages {
+            link.send(&Message::Sent(message.descriptor().unwrap()));
+        }
         sender.wait_for_receiver(Duration::MAX).unwrap();
         'sending: loop {
             for message in &messages {
@@ -522,10 +543,8 @@ fn reader_role(link: &Link, arguments: &[&str]) {
         link.send(&Message::Done);
         // Lets the sender find room, so that it is at any point of sending when its receiver
         // leaves.
-        let (start, time) = (
-            Instant::now(),
-            Duration::from_micros((number * 7919 % 6000) as u64),
-        );
+        let start = Instant::now();
+        let time = Duration::from_micros((number * 7919 % 6000) as u64);
         while start.elapsed() < time {
             drop(receiver.try_recv());
         }

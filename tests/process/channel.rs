@@ -135,7 +135,9 @@ pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
     let mut sender = sender(&provider, 64);
     link.send(&Message::Done);
     sender.wait_for_receiver(FOR_EVER).unwrap();
-    (0..count.parse().unwrap()).for_each(|number| send(&mut sender, &provider, number));
+    for number in 0..count.parse().unwrap() {
+        send(&mut sender, &provider, number);
+    }
     link.done_until_end();
 }
 
@@ -227,9 +229,11 @@ fn many_through(test: &str, slots: usize, count: u64) {
     let mut sender = sender(&provider, slots);
     assert_eq!(sender.capacity(), slots);
     let child = start_receiver(&names, "count");
-    (0..count).for_each(|number| send(&mut sender, &provider, number));
+    for number in 0..count {
+        send(&mut sender, &provider, number);
+    }
     drop(sender);
-    assert_eq!(child.hear(), Message::Number(count));
+    assert_eq!(child.receive(), Message::Number(count));
     child.shut_down();
     provider.trim();
     assert_eq!(provider.stats().bytes_held, 0, "nothing is leased any more");
@@ -327,7 +331,9 @@ fn lock_as_a_sweep(names: &Names) -> File {
 fn lock_sender_byte(file: &File, kind: libc::c_int) {
     // SAFETY: zero is a valid value of every field.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    (lock.l_type, lock.l_whence, lock.l_len) = (kind as _, libc::SEEK_SET as _, 1);
+    lock.l_type = kind as _;
+    lock.l_whence = libc::SEEK_SET as _;
+    lock.l_len = 1;
     // SAFETY: the structure is valid. It names the first byte, whose lock is the sender's.
     sys::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) })
         .expect("no other process has it");
@@ -357,17 +363,15 @@ fn sent_outlives_killed_sender() {
     );
     drop(provider(names.prefix()));
     let received: Vec<_> = (0..5).map(|_| receiver.recv().unwrap()).collect();
-    received
-        .iter()
-        .zip(0..)
-        .for_each(|(message, number)| shm::check(message, number).unwrap());
+    for (message, number) in received.iter().zip(0..) {
+        shm::check(message, number).unwrap();
+    }
     assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
     drop(receiver);
     assert_eq!(names.sweep(), 0, "its messages are still read");
-    received
-        .iter()
-        .zip(0..)
-        .for_each(|(message, number)| shm::check(message, number).unwrap());
+    for (message, number) in received.iter().zip(0..) {
+        shm::check(message, number).unwrap();
+    }
     drop(received);
     assert_eq!(
         shm::objects(names.prefix()),
@@ -384,7 +388,7 @@ fn recv_retries_mapping() {
     let mut sender = sender(&provider, 4);
     let child = Child::start_ready("channel-poor", &[names.prefix()]);
     send(&mut sender, &provider, A_BUFFER);
-    child.tell(&Message::Go);
+    child.send(&Message::Go);
     child.expect_done();
     child.shut_down();
     drop(sender);
@@ -471,11 +475,11 @@ fn unreceived_returns() {
         .namespace(client.namespace())
         .open(CHANNEL)
         .unwrap();
-    (0..4).for_each(|_| {
+    for _ in 0..4 {
         sender
             .send(provider.alloc(200_000).unwrap().freeze())
             .unwrap()
-    });
+    }
     drop(receiver);
     assert_eq!(provider.stats().bytes_leased, 0);
     let error = sender
@@ -643,7 +647,8 @@ fn concurrent_create() {
             .unwrap();
         fs::read(path(&names)).unwrap()
     };
-    let (living, made) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let living = AtomicUsize::new(0);
+    let made = AtomicUsize::new(0);
     let create = |slots: usize| {
         for round in 0..ROUNDS {
             if round % 16 == 0 && living.load(Ordering::SeqCst) == 0 {
@@ -671,7 +676,9 @@ fn concurrent_create() {
                 .open(CHANNEL)
                 .expect("the name leads to the sender");
             assert_eq!(sender.capacity(), slots);
-            (0..slots.min(100)).for_each(|_| sender.try_send_copy(&slots.to_ne_bytes()).unwrap());
+            for _ in 0..slots.min(100) {
+                sender.try_send_copy(&slots.to_ne_bytes()).unwrap();
+            }
             assert_eq!(&receiver.try_recv().unwrap()[..], slots.to_ne_bytes());
             living.fetch_sub(1, Ordering::SeqCst);
         }
@@ -685,7 +692,9 @@ fn concurrent_create() {
         })
     };
     let (results, _) = beside(|| names.sweep(), create_all);
-    results.into_iter().for_each(|result| result.unwrap());
+    for result in results {
+        result.unwrap();
+    }
     assert!(
         made.load(Ordering::SeqCst) >= ROUNDS / 2,
         "too few to see anything"
@@ -705,9 +714,9 @@ fn concurrent_open() {
     let names = Names::new("chan-openers");
     let provider = names.provider().build().unwrap();
     let clients = [(); 2].map(|()| Arc::new(names.client()));
-    clients
-        .iter()
-        .for_each(|client| assert!(client.connect(provider.id()).is_ok()));
+    for client in &clients {
+        assert!(client.connect(provider.id()).is_ok());
+    }
     for _ in 0..ROUNDS {
         let mut sender = Sender::create(&provider, CHANNEL).unwrap();
         let start = Barrier::new(2);
@@ -758,13 +767,11 @@ const CHANNELS: usize = 3;
 #[test]
 fn robust_list_is_private() {
     in_child(|prefix| {
-        let (provider, client) = (
-            Provider::builder()
-                .namespace(&Namespace::new(prefix).unwrap())
-                .build()
-                .unwrap(),
-            shm::client(prefix),
-        );
+        let provider = Provider::builder()
+            .namespace(&Namespace::new(prefix).unwrap())
+            .build()
+            .unwrap();
+        let client = shm::client(prefix);
         let ends: Vec<_> = (0..CHANNELS)
             .map(|number| {
                 let name = format!("c{number}");

@@ -222,7 +222,10 @@ fn killed_sender_of_other_type() {
             next(&mut receiver),
             Ok(ChannelEvent::Connected { .. })
         ));
-        assert_eq!(sender.ask(&Message::Number(number as u64)), Message::Done);
+        assert_eq!(
+            sender.request(&Message::Number(number as u64)),
+            Message::Done
+        );
         let event = next(&mut receiver).unwrap();
         let ChannelEvent::Message(message) = event else {
             panic!("{event:?}")

@@ -81,18 +81,18 @@ impl Child {
     }
 
     /// Sends a message and waits for the reply.
-    pub(crate) fn ask(&self, message: &Message) -> Message {
-        self.tell(message);
-        self.hear()
+    pub(crate) fn request(&self, message: &Message) -> Message {
+        self.send(message);
+        self.receive()
     }
 
     /// Sends a message.
-    pub(crate) fn tell(&self, message: &Message) {
+    pub(crate) fn send(&self, message: &Message) {
         self.link.send(message);
     }
 
     /// Waits for a message. Fails the test if the child panics, exits or hangs instead.
-    pub(crate) fn hear(&self) -> Message {
+    pub(crate) fn receive(&self) -> Message {
         match self.next() {
             Some(message) => message,
             None => panic!("child {:?} ended without an answer", self.process.name()),
@@ -101,7 +101,7 @@ impl Child {
 
     /// Waits for the number that the child answers.
     pub(crate) fn number(&self) -> u64 {
-        match self.hear() {
+        match self.receive() {
             Message::Number(number) => number,
             other => panic!("not a number: {other:?}"),
         }
@@ -109,7 +109,7 @@ impl Child {
 
     /// Waits for the descriptor of a message that the child sends.
     pub(crate) fn sent(&self) -> Descriptor {
-        match self.hear() {
+        match self.receive() {
             Message::Sent(descriptor) => descriptor,
             other => panic!("not a descriptor: {other:?}"),
         }
@@ -118,7 +118,7 @@ impl Child {
     /// Waits for the child to report success.
     pub(crate) fn expect_done(&self) {
         assert_eq!(
-            self.hear(),
+            self.receive(),
             Message::Done,
             "child {:?}",
             self.process.name()
@@ -227,7 +227,9 @@ fn be_a_child() -> Link {
 pub(crate) fn run_without_calls(role: &str, answers: usize) -> usize {
     let names = Names::new(role);
     let child = Child::start(role, &[names.prefix()]);
-    (0..answers).for_each(|_| child.expect_done());
+    for _ in 0..answers {
+        child.expect_done();
+    }
     child.kill();
     names.sweep()
 }
@@ -235,11 +237,9 @@ pub(crate) fn run_without_calls(role: &str, answers: usize) -> usize {
 /// Forbids this thread all system calls but those that strict mode and `more` allow, answers whether
 /// `work` succeeds, and exits the thread.
 pub(crate) fn answer_without_calls(link: &Link, more: &[c_long], work: impl FnOnce() -> bool) -> ! {
-    let (socket, good, bad) = (
-        link.as_raw_fd(),
-        Message::Done.to_frame(),
-        Message::Trim.to_frame(),
-    );
+    let socket = link.as_raw_fd();
+    let good = Message::Done.to_frame();
+    let bad = Message::Trim.to_frame();
     sys::forbid_all_calls_but(&[&sys::STRICT, more].concat()).unwrap();
     let is_good = work();
     sys::write(socket, if is_good { &good } else { &bad });

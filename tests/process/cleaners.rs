@@ -159,17 +159,17 @@ fn removed_under_a_living_publisher() {
     let child = Child::start_ready("cleaned-publishes", &[names.prefix()]);
     let builder = Subscriber::builder().namespace(&names.namespace());
     let mut subscriber = builder.open("c").unwrap();
-    assert_eq!(child.ask(&Message::Go), Message::Done);
+    assert_eq!(child.request(&Message::Go), Message::Done);
     shm::check(&subscriber.recv().unwrap(), 7).unwrap();
 
     for object in shm::objects(names.prefix()) {
         fs::remove_file(shm::path(&object)).unwrap();
     }
-    assert_eq!(child.ask(&Message::Go), Message::Done);
+    assert_eq!(child.request(&Message::Go), Message::Done);
     shm::check(&subscriber.recv().unwrap(), 7).unwrap();
     assert_eq!(names.namespace().channels().unwrap(), []);
 
-    assert_eq!(child.ask(&Message::Go), Message::Done);
+    assert_eq!(child.request(&Message::Go), Message::Done);
     drop(names.provider().build().unwrap());
     let lost = subscriber.recv();
     assert!(

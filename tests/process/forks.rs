@@ -138,8 +138,9 @@ impl Handles {
             (&self.sent, 4),
             (&self.view, 4),
         ];
-        all.iter()
-            .for_each(|(bytes, seed)| shm::check(bytes, *seed).unwrap());
+        for (bytes, seed) in &all {
+            shm::check(bytes, *seed).unwrap();
+        }
     }
 }
 
@@ -234,7 +235,7 @@ fn forked_child_keeps_leases() {
     let id = connected(&peer, message.descriptor().unwrap());
     let granted = message.grant(id).unwrap();
     drop(message);
-    peer.tell(&Message::Sent(granted));
+    peer.send(&Message::Sent(granted));
     peer.expect_done(); // it has forked, and the forked child has dropped everything and exited
 
     assert!(
@@ -242,13 +243,15 @@ fn forked_child_keeps_leases() {
         "the parent's lease and grant are there"
     );
     let mut others: Vec<_> = std::iter::from_fn(|| provider.alloc(LEN).ok()).collect();
-    others.iter_mut().for_each(|buffer| buffer.fill(0));
+    for buffer in &mut others {
+        buffer.fill(0);
+    }
     let still_granted = others.remove(0).freeze().grant(id);
     assert!(
         still_granted.is_ok(),
         "the parent's slot is its own still: {still_granted:?}"
     );
-    peer.tell(&Message::Go);
+    peer.send(&Message::Go);
     peer.expect_done(); // it has checked and dropped its view, and used and dropped its grant
     assert!(
         provider.stats().bytes_leased < 2 * LEN,
@@ -307,7 +310,7 @@ fn dropped_client_with_forked_child() {
 }
 
 fn connected(peer: &Child, descriptor: Descriptor) -> PeerId {
-    match peer.ask(&Message::Sent(descriptor)) {
+    match peer.request(&Message::Sent(descriptor)) {
         Message::Peer(id) => id,
         other => panic!("not an id: {other:?}"),
     }

@@ -110,9 +110,10 @@ fn no_free_inodes() {
             .namespace(&Namespace::new(prefix).unwrap())
             .build()
             .unwrap();
-        let made = (0..8)
-            .take_while(|&number| File::create(file(number)).is_ok())
-            .count();
+        let mut made = 0;
+        while made < 8 && File::create(file(made)).is_ok() {
+            made += 1;
+        }
         assert!(made < 8);
         let BuildError::Os(built) = Provider::builder()
             .namespace(&Namespace::new(prefix).unwrap())
@@ -132,7 +133,9 @@ fn no_free_inodes() {
                 "{text}"
             );
         }
-        (0..made).for_each(|number| fs::remove_file(file(number)).unwrap());
+        for number in 0..made {
+            fs::remove_file(file(number)).unwrap();
+        }
         provider.alloc(100).expect("an inode is free again");
         drop(provider);
     });
@@ -176,7 +179,8 @@ fn fill_and_free() {
     in_small_shm(|prefix| {
         let _nothing_is_lost = Leftovers::before(prefix);
         let provider = builder(prefix).build().unwrap();
-        let (built, descriptors) = (sys::free_shm(), shm::open_descriptors());
+        let built = sys::free_shm();
+        let descriptors = shm::open_descriptors();
         let mut counts = [0; LENGTHS.len()];
         for round in 0..ROUNDS {
             let at = round % LENGTHS.len();
@@ -234,10 +238,10 @@ fn readers_in_full_shm() {
             // Each peer reads a large message and a small one.
             let views = [LARGE, 4 << 10].map(|len| read(&goes, &provider, len, round));
             let lost = [LARGE, 4 << 10].map(|len| read(&dies, &provider, len, round + 100));
-            let mut held: Vec<_> = [256 << 10, 32 << 10, 4 << 10]
-                .into_iter()
-                .flat_map(|len| fill(&provider, len))
-                .collect();
+            let mut held = Vec::new();
+            for len in [256 << 10, 32 << 10, 4 << 10] {
+                held.extend(fill(&provider, len));
+            }
             assert!(
                 fill(&provider, LARGE).is_empty(),
                 "everything is taken, or read"
@@ -249,7 +253,9 @@ fn readers_in_full_shm() {
                 LARGE + 2 * (4 << 10),
                 "round {round}: of one that lives"
             );
-            lost.iter().for_each(|&view| dies.check(view));
+            for &view in &lost {
+                dies.check(view);
+            }
             dies.kill();
             let last = fill(&provider, LARGE);
             assert_eq!(
@@ -399,7 +405,8 @@ fn full_shm_passes_leased_class() {
             .unwrap();
         let client = shm::client(prefix);
         let large = provider.alloc(1 << 20).unwrap().freeze();
-        let (descriptor, small) = (large.descriptor().unwrap(), fill(&provider, 64 << 10));
+        let descriptor = large.descriptor().unwrap();
+        let small = fill(&provider, 64 << 10);
         drop((large, small));
         let view = client
             .attach(&descriptor)
@@ -497,10 +504,10 @@ role!("small-shm-owner", fill_and_wait);
 /// The role of an owner that is killed while /dev/shm is full.
 fn fill_and_wait(link: &Link, arguments: &[&str]) {
     let provider = builder(arguments[0]).build().unwrap();
-    let mut all: Vec<ShmBytesMut> = [256 << 10, 4 << 10]
-        .into_iter()
-        .flat_map(|len| fill(&provider, len))
-        .collect();
+    let mut all: Vec<ShmBytesMut> = Vec::new();
+    for len in [256 << 10, 4 << 10] {
+        all.extend(fill(&provider, len));
+    }
     shm::fill(&mut all[0], 0);
     let all: Vec<ShmBytes> = all.into_iter().map(ShmBytes::from).collect();
     link.send(&Message::Sent(all[0].descriptor().unwrap()));
@@ -770,11 +777,9 @@ fn mapping_keeps_no_memory() {
         );
         drop(message);
         let open = destroy(provider);
-        assert_eq!(
-            open.as_ref()
-                .map_or(0, |provider| provider.stats().bytes_held),
-            0
-        );
+        if let Some(provider) = &open {
+            assert_eq!(provider.stats().bytes_held, 0);
+        }
         assert_eq!(metadata(&segment).nlink(), 0, "the segment is destroyed");
         assert_eq!(
             peer.mappings(),

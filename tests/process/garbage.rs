@@ -104,9 +104,9 @@ fn damaged_headers(prefix: &str, genuine: &[u8]) {
     let with = |changes: &[(usize, &[u8])]| {
         let mut copy = genuine.to_vec();
         copy[16..24].copy_from_slice(&id.to_u64().to_le_bytes());
-        changes
-            .iter()
-            .for_each(|(at, bytes)| copy[*at..][..bytes.len()].copy_from_slice(bytes));
+        for (at, bytes) in changes {
+            copy[*at..][..bytes.len()].copy_from_slice(bytes);
+        }
         error_of(prefix, &copy)
     };
     assert_reason(&with(&[]), "dead"); // nothing else is wrong with it
@@ -221,7 +221,8 @@ fn forged_records() {
 fn forged_segments() {
     in_child(|prefix| {
         let scene = &Scene::new(prefix);
-        let (segment, aside) = (&scene.segment, scene.segment.with_extension("aside"));
+        let segment = &scene.segment;
+        let aside = scene.segment.with_extension("aside");
         fs::rename(segment, &aside).unwrap();
         let error = || scene.attach().expect_err("not the owner's segment");
         let missing = error();
@@ -264,7 +265,8 @@ fn forged_segments() {
 fn pipe_or_socket() {
     in_child(|prefix| {
         let scene = &Scene::new(prefix);
-        let (segment, aside) = (&scene.segment, scene.segment.with_extension("aside"));
+        let segment = &scene.segment;
+        let aside = scene.segment.with_extension("aside");
         fs::rename(segment, &aside).unwrap();
         sys::make_pipe(segment);
         let pipe = scene.attach().expect_err("not the owner's segment");
@@ -511,8 +513,9 @@ fn run_at_random(target: &str, cases: u32) {
     let start = || Child::start("hostile-bytes", &[names.prefix(), target]);
     let run = |bytes: Vec<u8>| {
         let running = child.take().unwrap_or_else(start);
-        let answer =
-            panic::catch_unwind(AssertUnwindSafe(|| running.ask(&Message::Program(bytes))));
+        let answer = panic::catch_unwind(AssertUnwindSafe(|| {
+            running.request(&Message::Program(bytes))
+        }));
         if answer.is_err() {
             drop(running);
             names.sweep();
@@ -612,9 +615,9 @@ fn files_role(link: &Link, arguments: &[&str]) {
         redirect(&channel, number, SERIAL + number);
     }
     link.done_until_end();
-    files
-        .into_iter()
-        .for_each(|path| fs::remove_file(path).unwrap());
+    for path in files {
+        fs::remove_file(path).unwrap();
+    }
 }
 
 /// The serial number of the first file.

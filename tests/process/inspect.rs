@@ -18,7 +18,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-fn look(names: &Names) -> (Vec<ProviderReport>, Vec<ChannelReport>) {
+fn report_of(names: &Names) -> (Vec<ProviderReport>, Vec<ChannelReport>) {
     let report = inspector(names).report().unwrap();
     (report.providers, report.channels)
 }
@@ -29,7 +29,7 @@ fn inspector(names: &Names) -> Inspector {
 }
 
 fn provider_of(names: &Names) -> ProviderReport {
-    let (mut providers, _) = look(names);
+    let (mut providers, _) = report_of(names);
     assert_eq!(providers.len(), 1);
     providers.remove(0)
 }
@@ -41,7 +41,8 @@ fn stopped_peer() {
     let names = Names::new("inspect-stopped");
     let provider = names.provider().max_bytes(64 << 20).build().unwrap();
     let messages = LENGTHS.map(|len| shm::message(&provider, len, len as u64));
-    let (peer, idle) = (Peer::start(names.prefix()), Peer::start(names.prefix()));
+    let peer = Peer::start(names.prefix());
+    let idle = Peer::start(names.prefix());
     let idle_id = idle.connect(provider.id()).unwrap();
     let idle_slot = idle_id.slot();
     for message in &messages {
@@ -113,7 +114,8 @@ fn stopped_peer() {
             .unwrap()
             .oldest_lease
     };
-    let (first, second) = (age(&report).unwrap(), age(&seen()).unwrap());
+    let first = age(&report).unwrap();
+    let second = age(&seen()).unwrap();
     assert!(first == Duration::ZERO && second > first);
 
     peer.kill();
@@ -211,9 +213,9 @@ fn half_made_objects() {
         inspector(&names).report().unwrap().orphans(),
         Swept::default()
     );
-    kept.iter().for_each(|kind| {
+    for kind in &kept {
         fs::remove_file(shm::path(&format!("{}.{kind}", names.prefix()))).unwrap()
-    });
+    }
 }
 
 role!("receiver-that-stays", staying_role);
@@ -235,7 +237,9 @@ fn channels() {
         .max_borrowed(16)
         .create(&provider, "alone")
         .unwrap();
-    (0..3).for_each(|_| sender.send_copy(b"early").unwrap());
+    for _ in 0..3 {
+        sender.send_copy(b"early").unwrap();
+    }
     let mut publisher = Publisher::builder()
         .max_subscribers(4)
         .capacity(4)
@@ -250,7 +254,7 @@ fn channels() {
     for number in 0..5_u8 {
         publisher.try_send_copy(&[number]).unwrap();
     }
-    let (_, channels) = look(&names);
+    let (_, channels) = report_of(&names);
     let [alone, many] = &channels[..] else {
         panic!("{channels:?}")
     };
@@ -286,7 +290,8 @@ fn channels() {
             .iter()
             .find(|it| it.process.as_ref().is_some_and(|process| process.id == id))
     };
-    let (mine, theirs) = (of(me).unwrap(), of(keeper.id()).unwrap());
+    let mine = of(me).unwrap();
+    let theirs = of(keeper.id()).unwrap();
     assert_eq!(
         (mine.is_alive, mine.on_full, mine.capacity),
         (true, OnFull::DropNewest, 2)
@@ -315,10 +320,12 @@ fn channels() {
         assert!(report.is_connected && !report.is_evicted);
     }
     assert_eq!(receiver.missed(), mine.missed);
-    (0..3).for_each(|_| drop(receiver.try_recv().unwrap()));
+    for _ in 0..3 {
+        drop(receiver.try_recv().unwrap());
+    }
     assert!(receiver.try_recv().is_err());
     publisher.send_copy(&[5]).unwrap();
-    let (_, channels) = look(&names);
+    let (_, channels) = report_of(&names);
     let again = channels[1]
         .receivers
         .iter()
@@ -327,7 +334,7 @@ fn channels() {
     assert_eq!((again.sent, again.waiting, again.missed.full), (4, 1, 2));
 
     keeper.kill();
-    let (_, channels) = look(&names);
+    let (_, channels) = report_of(&names);
     let dead = channels[1]
         .receivers
         .iter()
@@ -360,9 +367,9 @@ fn stopped_receiver() {
         .max_borrowed(4)
         .create(&provider, "c")
         .unwrap();
-    LENGTHS
-        .iter()
-        .for_each(|&len| sender.send(provider.alloc(len).unwrap().freeze()).unwrap());
+    for &len in &LENGTHS {
+        sender.send(provider.alloc(len).unwrap().freeze()).unwrap();
+    }
     let mut inspector = inspector(&names);
     let mut seen = || {
         let mut report = inspector.report().unwrap();
@@ -481,7 +488,7 @@ fn borrowed_without_publisher() {
     }
     let [first, _second] = [(); 2].map(|()| receiver.recv().unwrap());
     drop((publisher, provider));
-    let seen = || look(&names).1.remove(0).receivers.remove(0);
+    let seen = || report_of(&names).1.remove(0).receivers.remove(0);
     assert_eq!((seen().borrowed, seen().bytes_borrowed), (2, 3_000));
     drop(first);
     assert_eq!((seen().borrowed, seen().bytes_borrowed), (1, 2_000));
@@ -534,10 +541,14 @@ fn loans_by_receiver() {
                 .iter()
                 .find(|seen| seen.on_full == *rule)
                 .unwrap();
-            let buffers = held.iter().filter(|message| !message.is_inline());
-            let (borrowed, bytes) = buffers.fold((0, 0), |(borrowed, bytes), buffer| {
-                (borrowed + 1, bytes + buffer.len() as u64)
-            });
+            let mut borrowed = 0;
+            let mut bytes = 0;
+            for message in held {
+                if !message.is_inline() {
+                    borrowed += 1;
+                    bytes += message.len() as u64;
+                }
+            }
             // Beyond the messages being read, at most those that wait.
             assert!(
                 (borrowed..=borrowed + seen.waiting).contains(&seen.borrowed),
@@ -622,14 +633,13 @@ fn damaged_objects_are_reported() {
                 assert_seen(&names, &provider);
             }
             let file = fs::File::options().write(true).open(&path).unwrap();
-            for (at, word) in (0..48)
-                .step_by(8)
-                .flat_map(|at| words.map(|word| (at, word)))
-            {
-                file.write_all_at(&content[..content.len().min(4_096)], 0)
-                    .unwrap();
-                file.write_all_at(&u32::to_ne_bytes(word), at).unwrap();
-                look(&names);
+            for at in (0..48).step_by(8) {
+                for word in words {
+                    file.write_all_at(&content[..content.len().min(4_096)], 0)
+                        .unwrap();
+                    file.write_all_at(&u32::to_ne_bytes(word), at).unwrap();
+                    report_of(&names);
+                }
             }
             // As long as possible, and without memory.
             file.set_len(1 << 46).unwrap();
@@ -650,7 +660,7 @@ fn damaged_objects_are_reported() {
 }
 
 fn assert_seen(names: &Names, provider: &Provider) {
-    let (providers, channels) = look(names);
+    let (providers, channels) = report_of(names);
     let own = providers
         .iter()
         .find(|found| found.id == provider.id())
@@ -696,7 +706,7 @@ fn damaged_connections_are_listed() {
         .write_all_at(&[0x5a; 8], 0)
         .unwrap();
 
-    let (_, channels) = look(&names);
+    let (_, channels) = report_of(&names);
     let [noise, p] = &channels[..] else {
         panic!("{channels:?}")
     };
@@ -736,7 +746,7 @@ fn waiting_within_capacity() {
             .write_all_at(&(slot + 1).to_ne_bytes(), 4096 + slot * 64)
             .unwrap();
     }
-    let (_, channels) = look(&names);
+    let (_, channels) = report_of(&names);
     let receiver = &channels[0].receivers[0];
     assert_eq!((receiver.waiting, receiver.capacity), (2, 2));
     drop(sender);

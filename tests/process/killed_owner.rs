@@ -30,15 +30,15 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         .unwrap();
     link.send(&Message::Provider(provider.id()));
     let messages = LENGTHS.map(|len| shm::message(&provider, len, len as u64));
-    messages
-        .iter()
-        .for_each(|message| link.send(&Message::Sent(message.descriptor().unwrap())));
+    for message in &messages {
+        link.send(&Message::Sent(message.descriptor().unwrap()));
+    }
     while link.receive().unwrap().is_some() {}
 }
 
 pub(crate) fn start(names: &Names) -> (Child, ProviderId, [Descriptor; 2]) {
     let owner = Child::start("owner", &[names.prefix()]);
-    let Message::Provider(id) = owner.hear() else {
+    let Message::Provider(id) = owner.receive() else {
         panic!("the owner tells its id first")
     };
     let descriptors = LENGTHS.map(|_| owner.sent());
@@ -61,17 +61,18 @@ fn views_outlive_killed_owner() {
     );
     owner.kill();
 
-    views.iter().for_each(|&view| peer.check(view));
+    for &view in &views {
+        peer.check(view);
+    }
     let another = descriptors.map(attach);
     let newcomer = Peer::start(names.prefix());
     let refused = newcomer.connect(id).unwrap_err();
     assert!(refused.starts_with("ProviderDied"), "{refused}");
     assert_eq!(newcomer.mappings(), 0, "a refused peer keeps no mapping");
 
-    views
-        .iter()
-        .chain(&another)
-        .for_each(|&view| peer.release(view));
+    for &view in views.iter().chain(&another) {
+        peer.release(view);
+    }
     assert_eq!(peer.unmap_unused(), 2, "the control object and a segment");
     assert_eq!((peer.segments(), peer.mappings()), (0, 0));
     assert_eq!(
@@ -94,14 +95,20 @@ fn trim_spares_views_of_killed_owner() {
     owner.kill();
     assert_eq!(peer.unmap_unused(), 2);
     assert_eq!(peer.segments(), 0);
-    views.iter().for_each(|&view| peer.check(view));
+    for &view in &views {
+        peer.check(view);
+    }
     let swept = Namespace::new(names.prefix()).unwrap().sweep().unwrap();
     assert_eq!(
         swept.objects, 2,
         "a swept object stays mapped where it is read"
     );
-    views.iter().for_each(|&view| peer.check(view));
-    views.iter().for_each(|&view| peer.release(view));
+    for &view in &views {
+        peer.check(view);
+    }
+    for &view in &views {
+        peer.release(view);
+    }
     assert_eq!(
         peer.mappings(),
         0,
@@ -122,10 +129,14 @@ fn views_outlive_exited_owner() {
         [""; 0],
         "it has removed its objects"
     );
-    views.iter().for_each(|&view| peer.check(view));
+    for &view in &views {
+        peer.check(view);
+    }
     let newcomer = Peer::start(names.prefix()).connect(id).unwrap_err();
     assert!(newcomer.starts_with("NoProvider"), "{newcomer}");
-    views.iter().for_each(|&view| peer.release(view));
+    for &view in &views {
+        peer.release(view);
+    }
     peer.unmap_unused();
     assert_eq!((peer.segments(), peer.mappings()), (0, 0));
 }
@@ -167,10 +178,10 @@ struct Published {
 fn publish(link: &Link, prefix: &str) -> (Provider, Vec<Published>) {
     let provider = small_builder(prefix).build().unwrap();
     let lengths = [100_000, 100_000, 200_000, 1_000];
-    let messages: Vec<_> = lengths
-        .iter()
-        .map(|&len| published(&provider, len))
-        .collect();
+    let mut messages = Vec::new();
+    for len in lengths {
+        messages.push(published(&provider, len));
+    }
     link.send(&Message::Sent(messages[0].descriptor));
     (provider, messages)
 }
@@ -299,9 +310,9 @@ fn half_made_objects_are_swept() {
         &[("ctl", 17), ("3", 0)],
     ];
     for state in states {
-        state
-            .iter()
-            .for_each(|&(what, len)| fs::write(object(what), vec![0; len]).unwrap());
+        for &(what, len) in state {
+            fs::write(object(what), vec![0; len]).unwrap();
+        }
         assert_eq!(names.sweep(), state.len(), "{state:?}");
         assert_eq!(shm::objects(names.prefix()), [""; 0], "{state:?}");
     }
@@ -321,9 +332,9 @@ fn foreign_objects() {
         "0123456789abcdef.01",
         "0123456789ABCDEF.ctl",
     ];
-    others
-        .iter()
-        .for_each(|other| fs::write(shm::path(&file(other)), b"keep").unwrap());
+    for other in &others {
+        fs::write(shm::path(&file(other)), b"keep").unwrap();
+    }
     symlink(&target, shm::path(&file(&format!("{}.ctl", id(1))))).unwrap();
     fs::create_dir(shm::path(&file(&format!("{}.ctl", id(2))))).unwrap();
     sys::make_pipe(&shm::path(&file(&format!("{}.ctl", id(3)))));
@@ -337,9 +348,9 @@ fn foreign_objects() {
     assert_eq!(shm::objects(names.prefix()), before);
     for name in before {
         let path = shm::path(&name);
-        fs::remove_file(&path)
-            .or_else(|_| fs::remove_dir(&path))
-            .unwrap();
+        if fs::remove_file(&path).is_err() {
+            fs::remove_dir(&path).unwrap();
+        }
     }
 }
 
@@ -364,9 +375,9 @@ fn file_with_our_name() {
     }
     // Segments without an owner: not in whole pages.
     files.push((object(8, "1"), &pages[2]));
-    files
-        .iter()
-        .for_each(|(path, content)| fs::write(path, content).unwrap());
+    for (path, content) in &files {
+        fs::write(path, content).unwrap();
+    }
     assert_eq!(names.sweep(), 0);
     drop(names.provider().build().unwrap());
     for (path, content) in files {
@@ -396,13 +407,11 @@ fn hard_link() {
     };
     let linked: Vec<&String> = all.iter().filter(is_linked).collect();
     assert_eq!(linked.len(), 3, "{all:?}");
-    let contents: Vec<_> = linked
-        .iter()
-        .map(|file| {
-            fs::hard_link(shm::path(file), kept(file)).unwrap();
-            fs::read(kept(file)).unwrap()
-        })
-        .collect();
+    let mut contents = Vec::new();
+    for file in &linked {
+        fs::hard_link(shm::path(file), kept(file)).unwrap();
+        contents.push(fs::read(kept(file)).unwrap());
+    }
     assert_eq!(names.sweep(), OBJECTS - 1);
     drop(names.provider().build().unwrap());
     for (file, content) in linked.iter().zip(contents) {
@@ -430,7 +439,9 @@ fn concurrent_sweeps() {
             })
         };
         let ((results, _), _) = beside(sweep, || beside(sweep, start_two));
-        results.into_iter().for_each(|result| result.unwrap());
+        for result in results {
+            result.unwrap();
+        }
         assert_eq!(shm::objects(names.prefix()), [""; 0]);
     }
 }
@@ -552,11 +563,11 @@ fn owner_role(link: &Link, arguments: &[&str]) {
             let mut sender = Sender::create(&provider, CHANNEL).unwrap();
             link.send(&Message::Done);
             sender.wait_for_receiver(Duration::MAX).unwrap();
-            (0..2).for_each(|_| {
+            for _ in 0..2 {
                 sender
                     .send(shm::message(&provider, len, len as u64))
                     .unwrap()
-            });
+            }
             link.done_until_end();
         }
         "publisher" => {
@@ -566,7 +577,7 @@ fn owner_role(link: &Link, arguments: &[&str]) {
                 .unwrap();
             link.send(&Message::Done);
             publisher.wait_for_receivers(1, Duration::MAX).unwrap();
-            (0..2).for_each(|_| {
+            for _ in 0..2 {
                 assert!(
                     publisher
                         .send(shm::message(&provider, len, len as u64))
@@ -574,7 +585,7 @@ fn owner_role(link: &Link, arguments: &[&str]) {
                         .receivers
                         > 0
                 )
-            });
+            }
             link.done_until_end();
         }
         _ => {
@@ -624,9 +635,9 @@ fn start_both(prefix: &str, way: &str, len: usize) -> (Child, Child) {
     let owner = start_owner(prefix, way, len);
     owner.expect_done();
     let reader = Child::start("last-reader", &[prefix]);
-    [&reader, &owner, &reader]
-        .into_iter()
-        .for_each(Child::expect_done);
+    reader.expect_done();
+    owner.expect_done();
+    reader.expect_done();
     (owner, reader)
 }
 
@@ -645,9 +656,9 @@ fn last_message_sweeps() {
         let first = receiver.recv().unwrap();
         let second = receiver.recv().unwrap();
         assert!(receiver.recv().is_err(), "{way}: the owner is dead");
-        [&first, &second]
-            .into_iter()
-            .for_each(|message| shm::check(message, 100_000).unwrap());
+        for message in [&first, &second].into_iter() {
+            shm::check(message, 100_000).unwrap();
+        }
         assert!(
             shm::objects(names.prefix()).len() > 1,
             "{way}: somebody reads"
@@ -671,7 +682,7 @@ fn unread_messages_are_swept() {
         let names = Names::new(&format!("last-unread-{way}"));
         let (owner, reader) = start_both(names.prefix(), way, 100_000);
         owner.kill();
-        assert_eq!(reader.ask(&Message::Go), Message::Done);
+        assert_eq!(reader.request(&Message::Go), Message::Done);
         assert_eq!(shm::objects(names.prefix()), [""; 0], "{way}");
         reader.shut_down();
     }
@@ -694,7 +705,9 @@ fn last_receiver_sweeps() {
     assert_eq!(second.mapped_segments(), 0);
     let [first, mut second] = receivers;
     drop(first);
-    (0..2).for_each(|_| shm::check(&second.recv().unwrap(), 100_000).unwrap());
+    for _ in 0..2 {
+        shm::check(&second.recv().unwrap(), 100_000).unwrap();
+    }
     drop(second);
     assert_eq!(shm::objects(names.prefix()), [""; 0]);
 }
@@ -754,9 +767,9 @@ fn last_view_frees_swept_segment() {
         2,
         "the control object and a segment"
     );
-    views
-        .iter()
-        .for_each(|view| shm::check(view, 100_000).unwrap());
+    for view in &views {
+        shm::check(view, 100_000).unwrap();
+    }
     drop(views);
     assert_eq!(shm::mappings(names.prefix()), 1, "the control object");
     drop(client);
@@ -765,10 +778,12 @@ fn last_view_frees_swept_segment() {
 /// It starts as soon as all readers have released their memory.
 #[test]
 fn waiting_successor_is_served() {
-    for (way, is_killed) in ["pair", "publisher"]
-        .into_iter()
-        .flat_map(|way| [(way, false), (way, true)])
-    {
+    for (way, is_killed) in [
+        ("pair", false),
+        ("pair", true),
+        ("publisher", false),
+        ("publisher", true),
+    ] {
         in_small_shm_for(&format!("{way}-{is_killed}"), |prefix| {
             let (owner, reader) = start_both(prefix, way, MUCH);
             owner.kill();
@@ -776,7 +791,7 @@ fn waiting_successor_is_served() {
             if is_killed {
                 reader.kill();
             } else {
-                assert_eq!(reader.ask(&Message::Go), Message::Done);
+                assert_eq!(reader.request(&Message::Go), Message::Done);
             }
             let waited = successor.number();
             assert!(waited < 2_000, "{waited} ms");

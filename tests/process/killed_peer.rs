@@ -48,10 +48,8 @@ impl Scene {
         let victim = Peer::start(names.prefix());
         let victim_id = victim.connect(provider.id()).unwrap();
         // As many views and grants as possible: the victim's counters are full.
-        let (viewed, granted) = (
-            shm::message(&provider, len, 0),
-            shm::message(&provider, len, 1),
-        );
+        let viewed = shm::message(&provider, len, 0);
+        let granted = shm::message(&provider, len, 1);
         for _ in 0..VIEWS {
             victim.attach(viewed.descriptor().unwrap(), 0).unwrap();
         }
@@ -123,18 +121,18 @@ impl Scene {
             self.held.push(buffer.freeze());
         }
         self.assert_exhausted(KEPT);
-        self.survivors
-            .iter()
-            .for_each(|(survivor, view)| survivor.check(*view));
+        for (survivor, view) in &self.survivors {
+            survivor.check(*view);
+        }
         let refused = self.held[0].grant(self.victim_id).unwrap_err();
         assert_eq!(
             refused,
             ShareError::PeerDisconnected(self.victim_id),
             "a grant to the dead would be lost"
         );
-        self.survivors
-            .iter()
-            .for_each(|(survivor, view)| survivor.release(*view));
+        for (survivor, view) in &self.survivors {
+            survivor.release(*view);
+        }
         let last = [(); KEPT].map(|()| self.provider.alloc(self.len).unwrap());
         self.assert_exhausted(0);
         drop(last);
@@ -183,16 +181,16 @@ fn trim_spares_living_peer() {
     let provider = names.provider().max_bytes(1 << 20).build().unwrap();
     let peer = Peer::start(names.prefix());
     let id = peer.connect(provider.id()).unwrap();
-    let (viewed, granted) = (
-        shm::message(&provider, 100_000, 1),
-        shm::message(&provider, 100_000, 2),
-    );
+    let viewed = shm::message(&provider, 100_000, 1);
+    let granted = shm::message(&provider, 100_000, 2);
     let view = peer.attach(viewed.descriptor().unwrap(), 1).unwrap();
     let descriptor = granted.grant(id).unwrap();
     drop((viewed, granted));
     provider.trim();
     let mut all: Vec<_> = std::iter::from_fn(|| provider.alloc(100_000).ok()).collect();
-    all.iter_mut().for_each(|buffer| buffer.fill(0));
+    for buffer in &mut all {
+        buffer.fill(0);
+    }
     peer.check(view);
     peer.attach(descriptor, 2).unwrap();
 }
@@ -235,10 +233,9 @@ fn reclaim_after_any_end() {
             KEPT * scene.len,
             "{how:?}: what the survivors hold"
         );
-        scene
-            .survivors
-            .iter()
-            .for_each(|(survivor, view)| survivor.check(*view));
+        for (survivor, view) in &scene.survivors {
+            survivor.check(*view);
+        }
         scene.assert_only_the_victims_memory_is_free();
     }
 }
@@ -277,10 +274,8 @@ fn killed_during_disconnect() {
     let control = control(&names, provider.id());
     let victim = Peer::start(names.prefix());
     let dead = victim.connect(provider.id()).unwrap();
-    let (read, granted) = (
-        shm::message(&provider, 5_000, 1),
-        shm::message(&provider, 5_000, 2),
-    );
+    let read = shm::message(&provider, 5_000, 1);
+    let granted = shm::message(&provider, 5_000, 2);
     victim.attach(read.descriptor().unwrap(), 1).unwrap();
     let untaken = granted.grant(dead).unwrap();
     victim.kill();
@@ -506,7 +501,9 @@ fn sixty_fifth_peer() {
     }
     assert_eq!(provider.reclaim(), 0, "who took the slots has cleared them");
     for (peer, view) in peers.iter().zip(&views) {
-        peer.iter().for_each(|peer| peer.check(*view));
+        if let Some(peer) = peer {
+            peer.check(*view);
+        }
     }
     drop((peers, latecomers));
     assert_eq!(
@@ -533,7 +530,8 @@ fn held_chunk() {
 
 fn hold_while_publishing(names: &Names, len: usize, max_bytes: usize) {
     let provider = names.provider().max_bytes(max_bytes).build().unwrap();
-    let (slow, other) = (Peer::start(names.prefix()), Peer::start(names.prefix()));
+    let slow = Peer::start(names.prefix());
+    let other = Peer::start(names.prefix());
     let held = shm::message(&provider, len, 1);
     let address = held.as_ptr() as usize;
     let view = slow.attach(held.descriptor().unwrap(), 1).unwrap();
@@ -625,9 +623,9 @@ fn slot_reuse_during_reclaims() {
             .collect();
         for _ in 0..ROUNDS {
             let peers = Child::start("reclaimed", &[prefix]);
-            descriptors[..DEAD]
-                .iter()
-                .for_each(|descriptor| peers.tell(&Message::Sent(*descriptor)));
+            for descriptor in &descriptors[..DEAD] {
+                peers.send(&Message::Sent(*descriptor));
+            }
             peers.expect_done();
             peers.kill();
             round(prefix, &provider, &messages);

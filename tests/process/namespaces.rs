@@ -45,7 +45,8 @@ fn process_1(link: &Link, arguments: &[&str]) {
 
 /// A peer that also sweeps, at each `Go`.
 fn observe(link: &Link, prefix: &str) {
-    let (client, mut views) = (shm::client(prefix), Views::new());
+    let client = shm::client(prefix);
+    let mut views = Views::new();
     while let Some(question) = link.receive().unwrap() {
         link.send(&match question {
             Message::Go => {
@@ -89,9 +90,9 @@ impl Elsewhere {
             sys::leave_mount_namespace,
         );
         let child = child.map_err(|error| skip(&error.to_string())).ok()?;
-        match child.hear() {
+        match child.receive() {
             Message::Number(id) => {
-                child.tell(&Message::Go);
+                child.send(&Message::Go);
                 Some(Self {
                     peer: Peer::of(child),
                     id,
@@ -127,10 +128,8 @@ fn peer_in_namespace() {
         return;
     };
     let id = elsewhere.peer.connect(provider.id()).unwrap();
-    let (read, granted) = (
-        shm::message(&provider, 100_000, 1),
-        shm::message(&provider, 100_000, 2),
-    );
+    let read = shm::message(&provider, 100_000, 1);
+    let granted = shm::message(&provider, 100_000, 2);
     let view = elsewhere
         .peer
         .attach(read.descriptor().unwrap(), 1)
@@ -171,7 +170,7 @@ fn peer_in_namespace() {
 }
 
 fn provider_and_messages(owner: &Child) -> (ProviderId, [Descriptor; 2]) {
-    let Message::Provider(id) = owner.hear() else {
+    let Message::Provider(id) = owner.receive() else {
         panic!("the owner tells its id first")
     };
     let message = |_| owner.sent();
@@ -198,7 +197,9 @@ fn owner_in_namespace() {
     );
 
     elsewhere.kill();
-    views.iter().for_each(|&view| peer.check(view));
+    for &view in &views {
+        peer.check(view);
+    }
     let refused = names.client().connect(id).unwrap_err();
     assert!(
         matches!(refused, AttachError::ProviderDied { .. }),
@@ -210,7 +211,9 @@ fn owner_in_namespace() {
         "its peers see that it is dead"
     );
     assert_eq!(names.sweep() as u64, OBJECTS);
-    views.iter().for_each(|&view| peer.check(view));
+    for &view in &views {
+        peer.check(view);
+    }
 }
 
 #[test]
@@ -233,7 +236,9 @@ fn inspected_owner_from_namespace() {
         "it lives"
     );
     owner.kill();
-    views.iter().for_each(|&view| elsewhere.peer.check(view));
+    for &view in &views {
+        elsewhere.peer.check(view);
+    }
     assert_eq!(elsewhere.peer.unmap_unused(), OBJECTS);
     let refused = elsewhere.peer.connect(id).unwrap_err();
     assert!(refused.starts_with("ProviderDied"), "{refused}");
@@ -242,7 +247,9 @@ fn inspected_owner_from_namespace() {
         (OBJECTS, 0),
         "all is swept, and once"
     );
-    views.iter().for_each(|&view| elsewhere.peer.check(view));
+    for &view in &views {
+        elsewhere.peer.check(view);
+    }
 }
 
 /// An owner in a container reclaims from dead subscribers outside, and from no living ones.
@@ -294,7 +301,9 @@ fn channel_across_namespaces() {
     let mut sender = channel::sender(&provider, 2);
     let elsewhere = Elsewhere::start(&names, "receiver").expect("it was possible a moment ago");
     elsewhere.peer.child().expect_done();
-    (0..2).for_each(|_| sender.send(shm::message(&provider, 100_000, 7)).unwrap());
+    for _ in 0..2 {
+        sender.send(shm::message(&provider, 100_000, 7)).unwrap();
+    }
     elsewhere.kill();
     assert_eq!(
         sender.send_copy(b"x"),

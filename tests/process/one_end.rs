@@ -105,10 +105,10 @@ impl Reader {
         let owner = Child::start("ending", &[prefix, kind, channel, &len.to_string()]);
         let reader = if kind == "grants" {
             let client = shm::client(prefix);
-            let Message::Provider(id) = owner.hear() else {
+            let Message::Provider(id) = owner.receive() else {
                 panic!("no provider")
             };
-            owner.tell(&Message::Peer(client.connect(id).unwrap()));
+            owner.send(&Message::Peer(client.connect(id).unwrap()));
             let descriptors = (0..MESSAGES).map(|_| owner.sent()).collect();
             Self::Grants(client, descriptors)
         } else {
@@ -148,11 +148,11 @@ fn end(owner: Child, how: Option<Ending>) {
     match how {
         Some(Ending::Kill) => owner.kill(),
         Some(how) => {
-            owner.tell(&Message::End(how));
+            owner.send(&Message::End(how));
             let _ = owner.ended();
         }
         None => {
-            owner.tell(&Message::Go);
+            owner.send(&Message::Go);
             owner.finish();
         }
     }
@@ -204,15 +204,16 @@ fn every_case(kind: &str) {
                 assert!(!report.providers.is_empty());
                 let is_orphan = report.providers.iter().any(|provider| provider.is_orphan);
                 assert!(!is_orphan, "an inspection agrees with the sweeps");
-                let successor = has_successor.then(|| {
+                let mut successor = None;
+                if has_successor {
                     let provider = provider(names.prefix(), LEN);
                     let sender = if kind == "publisher" {
                         (None, Some(Publisher::create(&provider, CHANNEL).unwrap()))
                     } else {
                         (Some(Sender::create(&provider, CHANNEL).unwrap()), None)
                     };
-                    (sender, provider)
-                });
+                    successor = Some((sender, provider));
+                }
                 happen(&names, meanwhile);
                 if let (Reader::Grants(client, _), Some((_, provider))) = (&reader, &successor) {
                     client.connect(provider.id()).unwrap();
@@ -277,7 +278,7 @@ fn stopped_and_killed_receivers() {
                     assert_ne!(names.sweep(), 0, "{kind}, {how:?}: it has none");
                 } else {
                     reader.signal(libc::SIGCONT);
-                    reader.tell(&Message::Go);
+                    reader.send(&Message::Go);
                     reader.expect_done();
                     reader.shut_down();
                 }
@@ -474,18 +475,18 @@ fn static_reader(link: &Link, arguments: &[&str]) {
 fn with_static_reader(names: &Names, kind: &str, finishes: &str) -> (Child, Child) {
     let len = LEN.to_string();
     let owner = Child::start("ending", &[names.prefix(), kind, CHANNEL, &len]);
-    let provider = (kind == "grants").then(|| owner.hear());
+    let provider = (kind == "grants").then(|| owner.receive());
     if provider.is_none() {
         owner.expect_done();
     }
     let reader = Child::start("static-reader", &[names.prefix(), kind, finishes]);
     if let Some(provider) = provider {
-        reader.tell(&provider);
-        owner.tell(&reader.hear());
+        reader.send(&provider);
+        owner.send(&reader.receive());
         for number in 0..MESSAGES {
             let descriptor = owner.sent();
             if number == 0 {
-                reader.tell(&Message::Sent(descriptor));
+                reader.send(&Message::Sent(descriptor));
             }
         }
     } else {
@@ -507,12 +508,12 @@ fn reader_in_a_static_finishes() {
                 let (owner, reader) = with_static_reader(&names, kind, finishes);
                 end(owner, how);
                 for _ in 0..2 {
-                    reader.tell(&Message::Go);
+                    reader.send(&Message::Go);
                     reader.expect_done();
                 }
                 let is_removed = finishes == "finishes";
                 assert_eq!(shm::objects(names.prefix()).is_empty(), is_removed);
-                reader.tell(&Message::Go);
+                reader.send(&Message::Go);
                 assert!(reader.ended().success());
                 assert_eq!(shm::objects(names.prefix()).is_empty(), is_removed);
                 names.sweep();
@@ -530,7 +531,7 @@ fn finished_reader_beside_others() {
         let names = Names::new(&format!("one-end-finished-{kind}"));
         let (owner, reader) = with_static_reader(&names, kind, "finishes");
         for _ in 0..2 {
-            reader.tell(&Message::Go);
+            reader.send(&Message::Go);
             reader.expect_done();
         }
         // The owner uses nothing again that the reader holds: the reader checks it once more.
@@ -540,7 +541,7 @@ fn finished_reader_beside_others() {
             [""; 0],
             "{kind}: a reader holds it"
         );
-        reader.tell(&Message::Go);
+        reader.send(&Message::Go);
         assert!(reader.ended().success());
         names.sweep();
         assert_eq!(shm::objects(names.prefix()), [""; 0]);
@@ -555,11 +556,11 @@ fn finished_reader_beside_others() {
     let second = AnyReceiver::open(&names.namespace(), CHANNEL).unwrap();
     end(owner, None);
     for _ in 0..2 {
-        first.tell(&Message::Go);
+        first.send(&Message::Go);
         first.expect_done();
     }
     assert_ne!(shm::objects(names.prefix()), [""; 0], "another one reads");
-    first.tell(&Message::Go);
+    first.send(&Message::Go);
     assert!(first.ended().success());
     drop(second);
     assert_eq!(shm::objects(names.prefix()), [""; 0], "by the last reader");

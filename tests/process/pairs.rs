@@ -61,12 +61,14 @@ fn fork_beside_reservation_and_trim() {
         let misses = provider.stats().misses();
         let mut reserved = [(); 2].map(|()| provider.alloc(100_000).expect("it is reserved"));
         assert_eq!(provider.stats().misses(), misses);
-        reserved.iter_mut().for_each(|buffer| shm::fill(buffer, 1));
+        for buffer in &mut reserved {
+            shm::fill(buffer, 1);
+        }
         drop(ours);
         forked.finish();
-        reserved
-            .iter()
-            .for_each(|buffer| shm::check(buffer, 1).unwrap());
+        for buffer in &reserved {
+            shm::check(buffer, 1).unwrap();
+        }
         drop((reserved, others, message, reservation, provider, client));
         assert_eq!(shm::objects(prefix), [""; 0]);
     });
@@ -167,7 +169,8 @@ fn address_space_beside_killed_peer() {
             .build()
             .unwrap();
         for round in 0..6 {
-            let (message, peer) = (shm::message(&provider, MIB, 1), Peer::start(prefix));
+            let message = shm::message(&provider, MIB, 1);
+            let peer = Peer::start(prefix);
             peer.attach(message.descriptor().unwrap(), 1).unwrap();
             drop(message);
             peer.kill();
@@ -204,7 +207,9 @@ fn window_makes_room_in_small_shm() {
         );
         let mut rounds = 0;
         while second.alloc(2 * MIB).is_err() {
-            (0..200).for_each(|_| drop(first.alloc(48).unwrap()));
+            for _ in 0..200 {
+                drop(first.alloc(48).unwrap());
+            }
             drop([(); 20].map(|()| first.alloc(48).unwrap()));
             rounds += 1;
             assert!(rounds < 10_000, "{:?}", first.stats());

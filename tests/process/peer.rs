@@ -31,7 +31,7 @@ impl Peer {
 
     /// Calls `Client::connect`. The error is the debug text of the library's.
     pub(crate) fn connect(&self, provider: ProviderId) -> Result<PeerId, String> {
-        match self.child.ask(&Message::Connect(provider)) {
+        match self.child.request(&Message::Connect(provider)) {
             Message::Peer(peer) => Ok(peer),
             other => refused(other),
         }
@@ -39,7 +39,7 @@ impl Peer {
 
     /// Calls `Client::attach`, and compares all bytes.
     pub(crate) fn attach(&self, descriptor: Descriptor, seed: u64) -> Result<View, String> {
-        match self.child.ask(&Message::Attach(descriptor, seed)) {
+        match self.child.request(&Message::Attach(descriptor, seed)) {
             Message::Number(view) => Ok(View(view)),
             other => refused(other),
         }
@@ -48,7 +48,7 @@ impl Peer {
     /// Has the peer compare every byte of a view again.
     pub(crate) fn check(&self, view: View) {
         assert_eq!(
-            self.child.ask(&Message::Check(view.0)),
+            self.child.request(&Message::Check(view.0)),
             Message::Done,
             "a view changed while it was held"
         );
@@ -56,7 +56,7 @@ impl Peer {
 
     /// Drops a view.
     pub(crate) fn release(&self, view: View) {
-        assert_eq!(self.child.ask(&Message::Release(view.0)), Message::Done);
+        assert_eq!(self.child.request(&Message::Release(view.0)), Message::Done);
     }
 
     /// Calls `Client::unmap_unused`.
@@ -82,7 +82,7 @@ impl Peer {
 
     /// Has the peer end itself, and waits until it has exited.
     pub(crate) fn end(self, how: Ending) -> ExitStatus {
-        self.child.tell(&Message::End(how));
+        self.child.send(&Message::End(how));
         self.child.ended()
     }
 
@@ -107,7 +107,7 @@ impl Peer {
     }
 
     fn number(&self, question: &Message) -> u64 {
-        match self.child.ask(question) {
+        match self.child.request(question) {
             Message::Number(number) => number,
             other => panic!("{question:?} was answered by {other:?}"),
         }
@@ -148,7 +148,10 @@ pub(crate) fn answer(
 ) -> Message {
     let refused = |error: AttachError| Message::Refused(format!("{error:?}"));
     match *question {
-        Message::Connect(provider) => client.connect(provider).map_or_else(refused, Message::Peer),
+        Message::Connect(provider) => match client.connect(provider) {
+            Ok(peer) => Message::Peer(peer),
+            Err(error) => refused(error),
+        },
         Message::Attach(ref descriptor, seed) => match client.attach(descriptor) {
             Ok(view) => {
                 shm::check(&view, seed).expect("a message is whole from the first look on");
@@ -161,7 +164,10 @@ pub(crate) fn answer(
             let (view, seed) = views[view as usize]
                 .as_ref()
                 .expect("a view that is still held");
-            shm::check(view, *seed).map_or_else(Message::Refused, |()| Message::Done)
+            match shm::check(view, *seed) {
+                Ok(()) => Message::Done,
+                Err(text) => Message::Refused(text),
+            }
         }
         Message::Release(view) => {
             views[view as usize]

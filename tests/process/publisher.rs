@@ -148,18 +148,16 @@ fn stopped_receiver_is_disconnected() {
         .capacity(4)
         .block_limit(Duration::from_millis(20));
     let mut publisher = options.create(&provider, CHANNEL).unwrap();
-    let (stopped, mut other) = (
-        keeper(&names),
-        open(
-            names.prefix(),
-            Subscriber::builder()
-                .on_end(OnEnd::Return)
-                .on_full(OnFull::DropNewest),
-        ),
+    let stopped = keeper(&names);
+    let mut other = open(
+        names.prefix(),
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .on_full(OnFull::DropNewest),
     );
     publisher.wait_for_receivers(2, FOR_EVER).unwrap();
     assert_eq!(send(&mut publisher, &provider, 3), 2);
-    stopped.tell(&Message::Go);
+    stopped.send(&Message::Go);
     assert_eq!(stopped.number(), 3);
     assert_eq!(number_of(&other.recv().unwrap()), 3);
     stopped.stop();
@@ -183,7 +181,7 @@ fn stopped_receiver_is_disconnected() {
     );
     // It checks what it has received.
     stopped.signal(libc::SIGCONT);
-    stopped.tell(&Message::Done);
+    stopped.send(&Message::Done);
     stopped.expect_done();
     stopped.kill();
     assert_eq!(in_use(&provider), 0);
@@ -201,13 +199,16 @@ fn killed_receiver_returns_borrowed() {
         .max_subscribers(2)
         .create(&provider, CHANNEL)
         .unwrap();
-    let (good, victim) = (keeper(&names), keeper(&names));
-    (0..8).for_each(|number| assert_eq!(send(&mut publisher, &provider, number), 2));
+    let good = keeper(&names);
+    let victim = keeper(&names);
+    for number in 0..8 {
+        assert_eq!(send(&mut publisher, &provider, number), 2);
+    }
     for number in 0..4 {
-        assert_eq!(victim.ask(&Message::Go), Message::Number(number));
+        assert_eq!(victim.request(&Message::Go), Message::Number(number));
     }
     for number in 0..8 {
-        assert_eq!(good.ask(&Message::Go), Message::Number(number));
+        assert_eq!(good.request(&Message::Go), Message::Number(number));
     }
     let both = in_use(&provider);
     victim.kill();
@@ -216,17 +217,19 @@ fn killed_receiver_returns_borrowed() {
     let next = keeper(&names);
     assert_eq!(send(&mut publisher, &provider, 8), 2);
     assert_eq!(
-        (good.ask(&Message::Go), next.ask(&Message::Go)),
+        (good.request(&Message::Go), next.request(&Message::Go)),
         (Message::Number(8), Message::Number(8))
     );
     // All free memory is overwritten.
-    std::iter::from_fn(|| provider.alloc(20_000).ok())
-        .collect::<Vec<_>>()
-        .iter_mut()
-        .for_each(|it| it.fill(0xee));
+    let mut all = Vec::new();
+    while let Ok(mut buffer) = provider.alloc(20_000) {
+        buffer.fill(0xee);
+        all.push(buffer);
+    }
+    drop(all);
     for child in [&good, &next] {
         assert_eq!(
-            child.ask(&Message::Done),
+            child.request(&Message::Done),
             Message::Done,
             "what it keeps is whole"
         );
@@ -254,7 +257,9 @@ fn idle_restarts() {
     let mut stays = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
     assert_eq!(publisher.served().receivers().count(), 1);
     let before = shm::open_objects(names.prefix(), ".connection");
-    (0..64).for_each(|_| keeper(&names).kill());
+    for _ in 0..64 {
+        keeper(&names).kill();
+    }
     assert_eq!(
         connections(names.prefix()).len(),
         2,
@@ -262,7 +267,7 @@ fn idle_restarts() {
     );
     let last = keeper(&names);
     assert_eq!(send(&mut publisher, &provider, 0), 2);
-    assert_eq!(last.ask(&Message::Go), Message::Number(0));
+    assert_eq!(last.request(&Message::Go), Message::Number(0));
     assert_eq!(number_of(&stays.recv().unwrap()), 0);
     last.shut_down();
     assert_eq!(
@@ -284,22 +289,27 @@ fn killed_publisher() {
             names.prefix(),
             Subscriber::builder().on_end(OnEnd::Return).spin(NOW),
         );
-        assert_eq!(publisher.ask(&Message::Number(SENT)), Message::Number(2));
-        let mut never_met = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
-        let never_met_and_asleep = open(
+        assert_eq!(
+            publisher.request(&Message::Number(SENT)),
+            Message::Number(2)
+        );
+        let mut unconnected = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
+        let unconnected_and_parked = open(
             names.prefix(),
             Subscriber::builder().on_end(OnEnd::Return).spin(NOW),
         );
-        let mut never_met_and_spins = open(
+        let mut unconnected_and_spinning = open(
             names.prefix(),
             Subscriber::builder()
                 .on_end(OnEnd::Return)
                 .spin(Duration::MAX),
         );
         assert_eq!(behind.mapped_segments(), 0);
-        (0..SENT).for_each(|number| assert_eq!(number_of(&asleep.recv().unwrap()), number));
+        for number in 0..SENT {
+            assert_eq!(number_of(&asleep.recv().unwrap()), number);
+        }
         let (tell, threads) = mpsc::channel();
-        let sleeping = [asleep, never_met_and_asleep].map(|mut receiver| {
+        let sleeping = [asleep, unconnected_and_parked].map(|mut receiver| {
             let tell = tell.clone();
             let sleep = move || {
                 tell.send(nix::unistd::gettid().as_raw()).unwrap();
@@ -309,17 +319,19 @@ fn killed_publisher() {
             };
             thread::spawn(sleep)
         });
-        threads.iter().take(2).for_each(wait_until_asleep);
-        let spins = thread::spawn(move || never_met_and_spins.recv().map(drop).unwrap_err());
+        for _ in 0..2 {
+            wait_until_asleep(threads.recv().unwrap());
+        }
+        let spins = thread::spawn(move || unconnected_and_spinning.recv().map(drop).unwrap_err());
         let start = Instant::now();
         publisher.kill();
         // Within a second: while another process reads its list of mappings, the kernel keeps a dead
         // process's locks.
-        let error = never_met.recv().map(drop).unwrap_err();
+        let error = unconnected.recv().map(drop).unwrap_err();
         assert!(matches!(error, RecvError::Disconnected), "{error}");
-        let [asleep, never_met_and_asleep] = sleeping;
+        let [asleep, unconnected_and_parked] = sleeping;
         let told = asleep.join().unwrap() - start;
-        never_met_and_asleep.join().unwrap(); // by its look, within a second
+        unconnected_and_parked.join().unwrap(); // by its scan, within a second
         let error = spins.join().unwrap();
         assert!(matches!(error, RecvError::Disconnected), "{error}");
         assert_eq!(
@@ -328,15 +340,15 @@ fn killed_publisher() {
             "the publisher's object was removed with the first receiver; the rest has readers"
         );
         let all: Vec<_> = (0..SENT).map(|_| behind.recv().unwrap()).collect();
-        all.iter()
-            .zip(0..)
-            .for_each(|(message, number)| assert_eq!(number_of(message), number));
+        for (message, number) in all.iter().zip(0..) {
+            assert_eq!(number_of(message), number);
+        }
         assert!(matches!(behind.recv(), Err(RecvError::Disconnected)));
-        drop((never_met, behind));
+        drop((unconnected, behind));
         assert!(names.sweep() >= 2, "a control object and segments");
-        all.iter()
-            .zip(0..)
-            .for_each(|(message, number)| assert_eq!(number_of(message), number));
+        for (message, number) in all.iter().zip(0..) {
+            assert_eq!(number_of(message), number);
+        }
         told
     });
 }
@@ -385,12 +397,13 @@ fn interrupt_is_immediate_with_helpers() {
             .spin(NOW)
     };
     // More than one thread can wait for without helpers.
-    let all = [CHANNEL, "d", "e"]
-        .into_iter()
-        .flat_map(|name| (0..43).map(move |_| name));
-    let mut all: Vec<_> = all
-        .map(|name| options().namespace(client.namespace()).open(name).unwrap())
-        .collect();
+    let mut all = Vec::new();
+    for name in [CHANNEL, "d", "e"] {
+        for _ in 0..43 {
+            let receiver = options().namespace(client.namespace()).open(name);
+            all.push(receiver.unwrap());
+        }
+    }
     let interrupter = all[7].interrupter();
     assert_prompt(|| {
         let wait = || {
@@ -411,13 +424,14 @@ fn sweep_of_connections_and_meetings() {
     let names = Names::new("pub-swept");
     let publisher = publishing(&names);
     let mut lives = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
-    let (met, never_met) = (keeper(&names), {
-        assert_eq!(publisher.ask(&Message::Number(4)), Message::Number(2));
+    let met = keeper(&names);
+    let unconnected = {
+        assert_eq!(publisher.request(&Message::Number(4)), Message::Number(2));
         keeper(&names)
-    });
+    };
     assert_eq!((names.sweep(), connections(names.prefix()).len()), (0, 3));
     met.kill();
-    never_met.kill();
+    unconnected.kill();
     assert_eq!(
         (
             names.sweep(),
@@ -426,9 +440,11 @@ fn sweep_of_connections_and_meetings() {
         ),
         (2, 0, 1)
     );
-    assert_eq!(publisher.ask(&Message::Number(4)), Message::Number(1));
-    (0..8).for_each(|number| assert_eq!(number_of(&lives.recv().unwrap()), number));
-    assert_eq!(publisher.ask(&Message::Number(1)), Message::Number(1));
+    assert_eq!(publisher.request(&Message::Number(4)), Message::Number(1));
+    for number in 0..8 {
+        assert_eq!(number_of(&lives.recv().unwrap()), number);
+    }
+    assert_eq!(publisher.request(&Message::Number(1)), Message::Number(1));
     publisher.kill();
     let swept = names.sweep();
     assert_eq!(
@@ -454,7 +470,7 @@ fn one_publisher() {
     let error = Publisher::create(&own, CHANNEL).unwrap_err();
     assert!(matches!(error, ChannelError::NameTaken { .. }), "{error}");
     let mut receiver = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
-    assert_eq!(first.ask(&Message::Number(1)), Message::Number(1));
+    assert_eq!(first.request(&Message::Number(1)), Message::Number(1));
     first.kill();
     let mut second = Publisher::create(&own, CHANNEL).unwrap();
     assert_eq!(
@@ -494,7 +510,8 @@ fn joining_role(link: &Link, arguments: &[&str]) {
         let mut last = None;
         for at in 0..RECEIVED {
             let message = receiver.recv().unwrap();
-            let (number, missed) = (number_of(&message), message.missed());
+            let number = number_of(&message);
+            let missed = message.missed();
             if let Some(last) = last {
                 assert_eq!(
                     number,
@@ -522,18 +539,23 @@ fn join_under_flow() {
         .create(&provider, CHANNEL)
         .unwrap();
     let children = [(); 6].map(|()| joining(&names, JOINS));
-    let mut numbers = 0..;
+    let mut number = 0;
     let publish = || {
-        numbers
-            .next()
-            .map(|number| send(&mut publisher, &provider, number))
+        send(&mut publisher, &provider, number);
+        number += 1;
     };
     let (_, sent) = beside(publish, || {
-        children.iter().for_each(|child| child.tell(&Message::Go));
-        children.iter().for_each(Child::expect_done);
+        for child in &children {
+            child.send(&Message::Go);
+        }
+        for child in &children {
+            child.expect_done();
+        }
     });
     assert!(sent >= (JOINS * RECEIVED) as u64);
-    children.into_iter().for_each(Child::finish);
+    for child in children {
+        child.finish();
+    }
     assert_eq!(
         (publisher.served().receivers().count(), in_use(&provider)),
         (0, 0)
@@ -556,15 +578,15 @@ fn forked_child_has_no_ends() {
             .create(&provider, CHANNEL)
             .unwrap();
         let mut receiver = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
-        (0..4).for_each(|number| assert_eq!(send(&mut publisher, &provider, number), 1));
+        for number in 0..4 {
+            assert_eq!(send(&mut publisher, &provider, number), 1);
+        }
         assert_eq!(number_of(&receiver.recv().unwrap()), 0);
         let held = receiver.recv().unwrap();
         let objects = shm::objects(prefix);
         let buffer = provider.alloc(100).unwrap().freeze();
-        let (id, waker) = (
-            publisher.served().receivers().next().unwrap().id,
-            noop_waker(),
-        );
+        let id = publisher.served().receivers().next().unwrap().id;
+        let waker = noop_waker();
         let Some(forked) = sys::fork() else {
             sys::end_with(move || {
                 let error = publisher.send(buffer).unwrap_err();
@@ -610,7 +632,9 @@ fn forked_child_has_no_ends() {
         assert_eq!(number_of(&held), 1);
         drop((held, buffer));
         assert_eq!(send(&mut publisher, &provider, 4), 1);
-        (2..5).for_each(|number| assert_eq!(number_of(&receiver.recv().unwrap()), number));
+        for number in 2..5 {
+            assert_eq!(number_of(&receiver.recv().unwrap()), number);
+        }
         drop(publisher);
         assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
         assert_eq!(in_use(&provider), 0);
@@ -662,7 +686,7 @@ fn join_at_descriptor_limit() {
             assert!(error.to_string().contains("descriptors"), "{error}");
             assert!(
                 matches!(comes.try_recv(), Err(RecvError::Empty)),
-                "it is told once for each try"
+                "the error is returned once for each try"
             );
             // Longer than until the next try.
             let wait = Duration::from_millis(50);
@@ -707,11 +731,9 @@ fn join_at_descriptor_limit() {
                 .max(),
             Some(3)
         );
-        let expected = (0..sent).map(|number| 4 * number).chain(0..4);
+        let mut expected = (0..sent).map(|number| 4 * number).chain(0..4);
         assert!(
-            expected
-                .into_iter()
-                .all(|number| number_of(&known.recv().unwrap()) == number),
+            expected.all(|number| number_of(&known.recv().unwrap()) == number),
             "the other one noticed nothing"
         );
     });
@@ -904,7 +926,9 @@ fn doorbell_limit() {
             .unwrap();
         let mut receiver = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
         // Others take all remaining doorbells, as many at a time as possible.
-        let (mut others, mut max_subscribers, mut ends) = (Vec::new(), 64, 2);
+        let mut others = Vec::new();
+        let mut max_subscribers = 64;
+        let mut ends = 2;
         while max_subscribers > 0 {
             match Publisher::builder()
                 .max_subscribers(max_subscribers)
@@ -967,7 +991,7 @@ fn dead_receiver_with_damaged_doorbell() {
         let next = keeper(&names);
         assert_eq!(publisher.served().receivers().count(), 1);
         assert_eq!(send(&mut publisher, &provider, 1), 1);
-        assert_eq!(next.ask(&Message::Go), Message::Number(1));
+        assert_eq!(next.request(&Message::Go), Message::Number(1));
         next.kill();
         assert_eq!(in_use(&provider), 0);
         assert!(!publisher.served().has_receivers());
@@ -1055,7 +1079,9 @@ fn kept_messages_keep_the_registration() {
     drop(first);
     drop(receive());
     let before = shm::open_objects(names.prefix(), ".connection");
-    (0..64).for_each(|_| drop(receive()));
+    for _ in 0..64 {
+        drop(receive());
+    }
     assert_eq!(shm::open_objects(names.prefix(), ".connection"), before);
     assert_eq!(number_of(&second), 2);
 }
@@ -1095,9 +1121,9 @@ fn damaged_registration_disconnects_no_receiver() {
     );
     let object = shm::channel_object(names.prefix(), CHANNEL);
     let gone = 0x4000_0000_u32.to_ne_bytes();
-    (MAX_SUBSCRIBERS..4096)
-        .step_by(4)
-        .for_each(|at| object.write_all_at(&gone, at as u64).unwrap());
+    for at in (MAX_SUBSCRIBERS..4096).step_by(4) {
+        object.write_all_at(&gone, at as u64).unwrap();
+    }
     let error = receiver.recv_timeout(NOW).unwrap_err();
     assert!(matches!(error, RecvError::NotConnected { .. }), "{error}");
     let error = receiver.recv_timeout(NOW).unwrap_err();

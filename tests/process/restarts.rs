@@ -42,7 +42,8 @@ fn role(link: &Link, arguments: &[&str]) {
     let [prefix, kind, capacity, process] = arguments else {
         panic!("{arguments:?}")
     };
-    let (capacity, process): (usize, u64) = (capacity.parse().unwrap(), process.parse().unwrap());
+    let capacity: usize = capacity.parse().unwrap();
+    let process: u64 = process.parse().unwrap();
     let provider = provider(prefix);
     if *kind == "sender" {
         let builder = Sender::builder().capacity(capacity).max_borrowed(64);
@@ -178,7 +179,7 @@ fn boundary_of_restart() {
             assert!(follower.is_empty());
             let first = start(&names, kind, 1);
             let before = connected(follower);
-            assert_eq!(first.ask(&Message::Number(3)), Message::Done);
+            assert_eq!(first.request(&Message::Number(3)), Message::Done);
             let kept = message(follower);
             if is_killed {
                 first.kill();
@@ -191,7 +192,7 @@ fn boundary_of_restart() {
             }
             disconnected(follower);
             assert_ne!(connected(follower), before);
-            assert_eq!(second.ask(&Message::Number(1)), Message::Done);
+            assert_eq!(second.request(&Message::Number(1)), Message::Done);
             shm::check(&message(follower), 2 << 32).unwrap();
             shm::check(&kept, 1 << 32).unwrap();
             second.kill();
@@ -217,7 +218,7 @@ fn messages_across_restarts() {
         assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
         let ended = ends.try_recv().unwrap_err();
         assert_eq!(ended.is_disconnected(), process == 2, "{ended}");
-        assert_eq!(child.ask(&Message::Number(2)), Message::Done);
+        assert_eq!(child.request(&Message::Number(2)), Message::Done);
         for number in 0..2 {
             shm::check(&subscriber.recv().unwrap(), (process << 32) + number).unwrap();
         }
@@ -297,7 +298,7 @@ fn wait_for_any_end() {
         let publishing = thread::spawn(move || {
             let arguments = [&prefix, "publisher", "8", &process.to_string()];
             let child = Child::start_ready("restarting", &arguments.map(|it| it as &str));
-            child.tell(&Message::Number(1));
+            child.send(&Message::Number(1));
             child
         });
         // The message that a publisher sends before it is joined is lost.
@@ -309,7 +310,7 @@ fn wait_for_any_end() {
         };
         child.expect_done();
         assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
-        child.tell(&Message::Number(1));
+        child.send(&Message::Number(1));
         assert_eq!(any(&mut receiver, &mut subscriber), 1);
         shm::check(&subscriber.try_recv().unwrap(), (process << 32) + 1).unwrap();
         child.expect_done();
@@ -366,7 +367,7 @@ fn killed_again_and_again() {
     });
     let mut sending = start(&names, "sender", 0);
     for process in 0..RESTARTS {
-        sending.tell(&Message::Number(1000));
+        sending.send(&Message::Number(1000));
         let arguments = [names.prefix(), "sender", "8", &(process + 1).to_string()];
         let successor = Child::start("restarting", &arguments);
         assert_eq!(killed.recv().unwrap(), process);
@@ -463,7 +464,7 @@ fn receiver_restarts_too() {
     let provider = provider(names.prefix());
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();
     let killed = Child::start_ready("following", &[names.prefix()]);
-    assert_eq!(killed.ask(&Message::Go), Message::Done);
+    assert_eq!(killed.request(&Message::Go), Message::Done);
     killed.kill();
     let mut subscriber = follow(names.prefix());
     assert!(matches!(
@@ -486,17 +487,17 @@ fn receiver_restarts_too() {
 role!("following", following_role);
 
 fn following_role(link: &Link, arguments: &[&str]) {
-    tell_of_connections(link, &mut follow(arguments[0]));
+    report_connections(link, &mut follow(arguments[0]));
 }
 
 role!("subscribing", subscribing_role);
 
 fn subscribing_role(link: &Link, arguments: &[&str]) {
-    tell_of_connections(link, &mut subscribe(arguments[0]));
+    report_connections(link, &mut subscribe(arguments[0]));
 }
 
 /// Tells when it is connected, each time that it is asked.
-fn tell_of_connections(link: &Link, follower: &mut dyn Follower) {
+fn report_connections(link: &Link, follower: &mut dyn Follower) {
     link.send(&Message::Done);
     while link.receive().unwrap().is_some() {
         connected(follower);
@@ -515,9 +516,10 @@ fn registration_of_killed_receiver() {
         .unwrap();
     let mut victim = Child::start_ready("subscribing", &[names.prefix()]);
     assert_prompt(|| {
-        assert_eq!(victim.ask(&Message::Go), Message::Done);
+        assert_eq!(victim.request(&Message::Go), Message::Done);
         let next = Child::start_ready("subscribing", &[names.prefix()]);
-        let (mut subscriber, client) = (subscribe(names.prefix()), names.client());
+        let mut subscriber = subscribe(names.prefix());
+        let client = names.client();
         assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
         assert!(matches!(
             subscriber.last_error(),
@@ -703,7 +705,8 @@ fn ways_to_wait() {
             if way == "no-descriptors" {
                 sys::forbid_call(libc::SYS_eventfd2, libc::EMFILE).unwrap();
             }
-            let (provider, client) = (provider(prefix), shm::client(prefix));
+            let provider = provider(prefix);
+            let client = shm::client(prefix);
             let names: Vec<String> = (0..5).map(|number| number.to_string()).collect();
             thread::scope(|scope| {
                 let opening = names.iter().map(|name| {
@@ -730,9 +733,9 @@ fn ways_to_wait() {
                     .map(|name| Sender::create(&provider, name).unwrap())
                     .collect();
                 assert!(name_watcher() <= 1);
-                opening
-                    .into_iter()
-                    .for_each(|opening| drop(opening.join().unwrap()));
+                for opening in opening {
+                    drop(opening.join().unwrap());
+                }
             });
             while name_watcher() > 0 {
                 thread::yield_now();
@@ -745,7 +748,8 @@ fn ways_to_wait() {
 #[test]
 fn without_name_watcher() {
     in_child(|prefix| {
-        let (provider, client) = (provider(prefix), shm::client(prefix));
+        let provider = provider(prefix);
+        let client = shm::client(prefix);
         let sending = thread::scope(|scope| {
             let sending = scope.spawn(|| Sender::create(&provider, CHANNEL).unwrap());
             // Only this thread is refused others.
@@ -791,7 +795,7 @@ fn awaited_restart() {
         let event = next(&mut subscriber);
         assert!(matches!(event, ChannelEvent::Connected { .. }), "{event:?}");
         let child = starting.join().unwrap();
-        child.tell(&Message::Number(1));
+        child.send(&Message::Number(1));
         let event = next(&mut subscriber);
         let ChannelEvent::Message(message) = event else {
             panic!("{event:?}")
@@ -958,7 +962,9 @@ fn only_channels_are_listed() {
     assert_eq!(listed(), ["b"]);
     drop(publisher);
     assert!(listed().is_empty());
-    files.iter().for_each(|file| fs::remove_file(file).unwrap());
+    for file in &files {
+        fs::remove_file(file).unwrap();
+    }
 }
 
 /// A watcher's wait ends as other waits do.

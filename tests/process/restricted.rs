@@ -89,7 +89,7 @@ fn start_as(role: &str, arguments: &[&str]) -> Option<Child> {
 
 /// Returns `false` if the child cannot restrict itself here.
 fn is_restricted(child: &Child, way: &str) -> bool {
-    match child.ask(&Message::Go) {
+    match child.request(&Message::Go) {
         Message::Done => true,
         refused => {
             // Not every machine has Landlock, and only root is more than one user.
@@ -161,14 +161,14 @@ fn warmed_subscriber() {
         for len in [LEN, LEN, 64, 5000, 1 << 20, LEN] {
             let message = shm::message(&provider, len, SEED);
             publisher.send(message).unwrap();
-            assert_eq!(child.ask(&Message::Go), Message::Done, "{way}: {len}");
+            assert_eq!(child.request(&Message::Go), Message::Done, "{way}: {len}");
         }
         assert_eq!(provider.stats().segments, 1);
 
         drop(publisher);
         let mut next = Publisher::create(&provider, CHANNEL).unwrap();
         next.send(shm::message(&provider, LEN, SEED)).unwrap();
-        let Message::Refused(error) = child.ask(&Message::Go) else {
+        let Message::Refused(error) = child.request(&Message::Go) else {
             panic!("{way}: it has opened a channel")
         };
         let expected = match way {
@@ -202,12 +202,12 @@ fn later_segment() {
         publisher.send(early.clone()).unwrap();
         publisher.send(late).unwrap();
         publisher.send(early).unwrap();
-        assert_eq!(child.ask(&Message::Go), Message::Done, "{way}");
-        let Message::Refused(error) = child.ask(&Message::Go) else {
+        assert_eq!(child.request(&Message::Go), Message::Done, "{way}");
+        let Message::Refused(error) = child.request(&Message::Go) else {
             panic!("{way}: it has opened a segment")
         };
         assert!(error.starts_with("Attach("), "{way}: {error}");
-        assert_eq!(child.ask(&Message::Go), Message::Done, "{way}");
+        assert_eq!(child.request(&Message::Go), Message::Done, "{way}");
         child.shut_down();
     }
 }
@@ -256,12 +256,12 @@ fn publisher() {
             continue;
         }
         for _ in 0..8 {
-            assert_eq!(child.ask(&Message::Go), Message::Number(1), "{way}");
+            assert_eq!(child.request(&Message::Go), Message::Number(1), "{way}");
             shm::check(&subscriber.recv().unwrap(), SEED).unwrap();
         }
 
         let mut late = builder.open(CHANNEL).unwrap();
-        assert_eq!(child.ask(&Message::Go), Message::Number(1), "{way}");
+        assert_eq!(child.request(&Message::Go), Message::Number(1), "{way}");
         let refused = late.recv_timeout(Duration::from_millis(500));
         match way {
             // The receiver's objects do not exist for the publisher.
@@ -307,12 +307,12 @@ fn subscriber_with_held_directory() {
             continue;
         }
         publisher.send(early).unwrap();
-        assert_eq!(child.ask(&Message::Go), Message::Done, "{way}");
+        assert_eq!(child.request(&Message::Go), Message::Done, "{way}");
         let late = shm::message(&provider, 3 * LEN, SEED);
         assert_eq!(provider.stats().segments, 2);
         publisher.send(late).unwrap();
         assert_eq!(
-            child.ask(&Message::Go),
+            child.request(&Message::Go),
             Message::Done,
             "{way}: later segment"
         );
@@ -322,7 +322,7 @@ fn subscriber_with_held_directory() {
         // It connects while it waits for a message, and misses what was sent before.
         let is_found = (0..100).any(|_| {
             next.send(shm::message(&provider, LEN, SEED)).unwrap();
-            child.ask(&Message::Go) == Message::Done
+            child.request(&Message::Go) == Message::Done
         });
         assert!(is_found, "{way}: next publisher");
         child.shut_down();
@@ -348,7 +348,7 @@ fn publisher_with_held_directory() {
             continue;
         }
         let mut late = builder.open(CHANNEL).unwrap();
-        assert_eq!(child.ask(&Message::Go), Message::Number(2), "{way}");
+        assert_eq!(child.request(&Message::Go), Message::Number(2), "{way}");
         shm::check(&late.recv().unwrap(), SEED).unwrap();
         drop(late);
         drop(early);

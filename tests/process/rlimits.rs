@@ -265,7 +265,8 @@ fn owners_role(link: &Link, arguments: &[&str]) {
 
 /// Allows an attempt more and more descriptors until it succeeds. Each failure leaves nothing.
 fn until_enough<T>(prefix: &str, mut attempt: impl FnMut() -> Result<T, OsError>) -> T {
-    let (before, mut failures) = (shm::state(prefix), 0);
+    let before = shm::state(prefix);
+    let mut failures = 0;
     let result = (0..=ENOUGH).find_map(|count| {
         let result = with_only(count, &mut attempt);
         if let Err(error) = &result {
@@ -348,7 +349,7 @@ fn file_size_limit_is_an_error() {
             .expect("a segment that has its length already");
         limit(1 << 20);
         let dead = Child::start("owner-swept", &[prefix]);
-        dead.hear();
+        dead.receive();
         dead.kill();
         limit(0);
         assert_eq!(Namespace::new(prefix).unwrap().sweep().unwrap().objects, 3);
@@ -375,7 +376,7 @@ const RECORDS: usize = 64;
 fn memlock_limit() {
     let names = Names::new("locked");
     let child = Child::start("lock-memory", &[names.prefix()]);
-    match child.hear() {
+    match child.receive() {
         Message::Refused(reason) => child::skip(&reason),
         answer => assert_eq!(answer, Message::Done),
     }
@@ -497,7 +498,8 @@ fn segment_above_memlock(prefix: &str) {
             .unwrap()
     };
     // Each may lock its cap; both together may not.
-    let (first, second) = (build(), build());
+    let first = build();
+    let second = build();
     let taken = first.alloc(3 << 20).unwrap();
     let objects = shm::objects(prefix);
     for error in [

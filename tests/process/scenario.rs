@@ -59,10 +59,8 @@ fn drive(prefix: &str) {
         |role: &str, arguments: &[&str]| Child::start_ready(role, &[&[prefix], arguments].concat());
     let recorder = || start("robot-receiver", &["everything", "camera", "imu"]);
     let watch = |rule: &str| start("robot-receiver", &[rule, "camera"]);
-    let (gateway, client) = (
-        || start("robot-gateway", &[]),
-        || start("robot-client", &[]),
-    );
+    let gateway = || start("robot-gateway", &[]);
+    let client = || start("robot-client", &[]);
     // It is ready once it has the name and so many receivers.
     let sensor = |name: &str, process: u64, receivers: usize| {
         Child::start(
@@ -72,13 +70,17 @@ fn drive(prefix: &str) {
     };
 
     // Receivers start before the sensors.
-    let (mut recording, archive, detector, viewer) =
-        (recorder(), watch("block"), watch("newest"), watch("oldest"));
-    let (mut granting, mut reading) = (gateway(), client());
-    let (mut camera, imu) = (sensor("camera", 1, 5), sensor("imu", 0, 1));
+    let mut recording = recorder();
+    let archive = watch("block");
+    let detector = watch("newest");
+    let viewer = watch("oldest");
+    let mut granting = gateway();
+    let mut reading = client();
+    let mut camera = sensor("camera", 1, 5);
+    let imu = sensor("imu", 0, 1);
     camera.expect_done();
     imu.expect_done();
-    imu.tell(&Message::Number(2000));
+    imu.send(&Message::Number(2000));
     let last = send(&camera, 30);
     for receiver in [&recording, &archive, &viewer, &reading] {
         receives(receiver, last);
@@ -97,7 +99,7 @@ fn drive(prefix: &str) {
     assert_misses_are_known(prefix);
 
     // The camera is killed while it sends, and its successor waits for the name.
-    camera.tell(&Message::Number(1 << 30));
+    camera.send(&Message::Number(1 << 30));
     let successor = sensor("camera", 2, 2);
     receives(&recording, last + 10);
     camera.kill();
@@ -113,29 +115,31 @@ fn drive(prefix: &str) {
     detector.signal(libc::SIGCONT);
     detector.kill();
     archive.signal(libc::SIGCONT);
-    let (detector, viewer) = (watch("newest"), watch("oldest"));
+    let detector = watch("newest");
+    let viewer = watch("oldest");
     for receiver in [&archive, &detector, &viewer] {
         catches_up(receiver, &camera);
     }
 
     // Killed while frames and grants flow: the recorder, the client and the gateway.
-    camera.tell(&Message::Number(20));
+    camera.send(&Message::Number(20));
     recording.kill();
     recording = recorder();
     camera.number();
     catches_up(&recording, &camera);
     catches_up(&recording, &imu);
     receives(&recording, send(&imu, 2000));
-    camera.tell(&Message::Number(20));
+    camera.send(&Message::Number(20));
     reading.kill();
     reading = client();
     camera.number();
     catches_up(&reading, &camera);
-    camera.tell(&Message::Number(20));
+    camera.send(&Message::Number(20));
     granting.kill();
     camera.number();
     reading.shut_down();
-    (granting, reading) = (gateway(), client());
+    granting = gateway();
+    reading = client();
     for receiver in [&recording, &archive, &detector, &viewer, &reading] {
         catches_up(receiver, &camera);
     }
@@ -150,20 +154,20 @@ fn drive(prefix: &str) {
 
 /// Has a sensor send so many messages, and returns the number of the last one.
 fn send(sensor: &Child, count: u64) -> u64 {
-    sensor.tell(&Message::Number(count));
+    sensor.send(&Message::Number(count));
     sensor.number()
 }
 
 /// Waits until a receiver has received a message that it is promised.
 fn receives(receiver: &Child, number: u64) {
-    assert_eq!(receiver.ask(&Message::Check(number)), Message::Done);
+    assert_eq!(receiver.request(&Message::Check(number)), Message::Done);
 }
 
 /// Sends until a receiver that may miss messages, or is about to join, has received one.
 fn catches_up(receiver: &Child, sensor: &Child) {
     let first = send(sensor, 1);
     let last = || {
-        receiver.tell(&Message::Last(first >> 32));
+        receiver.send(&Message::Last(first >> 32));
         receiver.number()
     };
     while last() < first {
@@ -208,7 +212,8 @@ fn assert_only_the_living_own(prefix: &str) {
         .namespace(&Namespace::new(prefix).unwrap())
         .report()
         .unwrap();
-    let (providers, channels) = (&report.providers, &report.channels);
+    let providers = &report.providers;
+    let channels = &report.channels;
     assert!(
         providers.len() == 3
             && providers
@@ -284,8 +289,9 @@ fn provider(prefix: &str, max_bytes: usize) -> Provider {
 fn fill(bytes: &mut [u8], number: u64) {
     let (first, rest) = bytes.split_at_mut(SAMPLE);
     first.copy_from_slice(&number.to_le_bytes().repeat(SAMPLE / 8));
-    rest.chunks_mut(SAMPLE)
-        .for_each(|chunk| chunk.copy_from_slice(&first[..chunk.len()]));
+    for chunk in rest.chunks_mut(SAMPLE) {
+        chunk.copy_from_slice(&first[..chunk.len()]);
+    }
 }
 
 /// Returns the number of a message, all of whose words must be the same.
@@ -336,7 +342,8 @@ role!("robot-receiver", receiver_role);
 
 /// The role of a receiver: its rule and its channels, each of which has a thread.
 fn receiver_role(link: &Link, arguments: &[&str]) {
-    let (prefix, rule) = (arguments[0], arguments[1]);
+    let prefix = arguments[0];
+    let rule = arguments[1];
     limit_descriptors();
     let progress = Arc::new(Progress::default());
     for channel in &arguments[2..] {
@@ -350,8 +357,9 @@ fn receiver_role(link: &Link, arguments: &[&str]) {
             .namespace(&shm::namespace(prefix))
             .open(channel)
             .unwrap();
-        let (gets_everything, awaits, progress) =
-            (rule == "everything", rule == "oldest", progress.clone());
+        let gets_everything = rule == "everything";
+        let awaits = rule == "oldest";
+        let progress = progress.clone();
         thread::spawn(move || {
             let mut account = Account::new(gets_everything);
             loop {
@@ -408,7 +416,8 @@ impl Account {
                 None
             }
             ChannelEvent::Message(message) => {
-                let (number, missed) = (number_of(&message), u64::from(message.missed()));
+                let number = number_of(&message);
+                let missed = u64::from(message.missed());
                 match self.next {
                     Some(next) if self.gets_everything => assert_eq!((number, missed), (next, 0)),
                     Some(next) => {

@@ -49,20 +49,20 @@ impl Names {
 impl Drop for Names {
     fn drop(&mut self) {
         // Compares bytes, because a test may have created names that are not UTF-8.
-        let entries = fs::read_dir("/dev/shm")
-            .expect("a directory /dev/shm")
-            .filter_map(Result::ok);
         let start = format!("{}.", self.prefix);
-        let is_ours = |entry: &fs::DirEntry| {
-            entry
-                .file_name()
-                .as_encoded_bytes()
-                .starts_with(start.as_bytes())
-        };
-        let left: Vec<PathBuf> = entries.filter(is_ours).map(|entry| entry.path()).collect();
+        let mut left: Vec<PathBuf> = Vec::new();
+        for entry in fs::read_dir("/dev/shm").expect("a directory /dev/shm") {
+            let Ok(entry) = entry else { continue };
+            let name = entry.file_name();
+            if name.as_encoded_bytes().starts_with(start.as_bytes()) {
+                left.push(entry.path());
+            }
+        }
         for path in &left {
             // After a failure, any object may be left.
-            let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+            if fs::remove_file(path).is_err() {
+                let _ = fs::remove_dir(path);
+            }
         }
         assert!(
             std::thread::panicking() || left.is_empty(),

@@ -27,7 +27,10 @@ const HALF: u64 = 10_000;
 
 /// As an argument of a role.
 fn argument(spin: Spin) -> String {
-    spin.map_or("default".to_owned(), |spin| spin.as_nanos().to_string())
+    match spin {
+        Some(spin) => spin.as_nanos().to_string(),
+        None => "default".to_owned(),
+    }
 }
 
 fn spin_of(argument: &str) -> Spin {

@@ -34,7 +34,7 @@ struct Footprint {
 
 impl Footprint {
     /// Sends that of this process.
-    fn tell(link: &Link, prefix: &str) {
+    fn send(link: &Link, prefix: &str) {
         let status = fs::read_to_string("/proc/self/status").expect("/proc");
         let resident = status
             .lines()
@@ -56,7 +56,7 @@ impl Footprint {
 
     /// Requests a child's footprint.
     fn of(child: &Child) -> Self {
-        child.tell(&Message::Mappings);
+        child.send(&Message::Mappings);
         let number = |_| child.number();
         let [descriptors, mappings, resident] = [0, 1, 2].map(number);
         Self {
@@ -98,7 +98,7 @@ fn subscriber(link: &Link, arguments: &[&str]) {
                 views.drain(..views.len().saturating_sub(LENGTHS.len()));
                 link.send(&Message::Done);
             }
-            Message::Mappings => Footprint::tell(link, arguments[0]),
+            Message::Mappings => Footprint::send(link, arguments[0]),
             other => panic!("not a question: {other:?}"),
         }
     }
@@ -125,16 +125,19 @@ fn publisher(link: &Link, arguments: &[&str]) {
                 kept.clear();
                 for len in LENGTHS {
                     let message = shm::message(&provider, len, seed);
-                    let granted = peer.and_then(|peer| message.grant(peer).ok());
-                    link.send(&Message::Sent(
-                        granted.unwrap_or_else(|| message.descriptor().unwrap()),
-                    ));
+                    let descriptor = match peer {
+                        Some(peer) => message.grant(peer),
+                        None => message.descriptor(),
+                    };
+                    // A dead peer gets no grant.
+                    let descriptor = descriptor.unwrap_or_else(|_| message.descriptor().unwrap());
+                    link.send(&Message::Sent(descriptor));
                     link.send(&Message::Number(seed));
                     seed += 1;
                     kept.push(message);
                 }
             }
-            Message::Mappings => Footprint::tell(link, arguments[0]),
+            Message::Mappings => Footprint::send(link, arguments[0]),
             other => panic!("not a question: {other:?}"),
         }
     }
@@ -142,7 +145,7 @@ fn publisher(link: &Link, arguments: &[&str]) {
 
 fn start_publisher(names: &Names) -> (Child, ProviderId) {
     let publisher = Child::start("storm-publisher", &[names.prefix()]);
-    let Message::Provider(id) = publisher.hear() else {
+    let Message::Provider(id) = publisher.receive() else {
         panic!("a publisher tells its id first")
     };
     (publisher, id)
@@ -154,15 +157,15 @@ fn start_subscriber(names: &Names) -> Child {
 
 /// Tells the publisher the subscriber's id, so that it grants its messages.
 fn introduce(subscriber: &Child, publisher: &Child, provider: ProviderId) {
-    let peer = subscriber.ask(&Message::Connect(provider));
+    let peer = subscriber.request(&Message::Connect(provider));
     assert!(matches!(peer, Message::Peer(_)), "{peer:?}");
-    publisher.tell(&peer);
+    publisher.send(&peer);
 }
 
 /// Has the publisher send one message of each length.
 fn publish(publisher: &Child) -> [(Descriptor, u64); LENGTHS.len()] {
-    publisher.tell(&Message::Go);
-    LENGTHS.map(|_| match (publisher.hear(), publisher.hear()) {
+    publisher.send(&Message::Go);
+    LENGTHS.map(|_| match (publisher.receive(), publisher.receive()) {
         (Message::Sent(descriptor), Message::Number(seed)) => (descriptor, seed),
         other => panic!("not a message: {other:?}"),
     })
@@ -172,7 +175,7 @@ fn exchange(publisher: &Child, subscriber: &Child) {
     for _ in 0..3 {
         for (descriptor, seed) in publish(publisher) {
             assert_eq!(
-                subscriber.ask(&Message::Attach(descriptor, seed)),
+                subscriber.request(&Message::Attach(descriptor, seed)),
                 Message::Done
             );
         }
@@ -249,7 +252,7 @@ fn alternating_restarts() {
     for restart in 0..=WARM_UP + RESTARTS {
         introduce(&subscriber, &publisher, id);
         exchange(&publisher, &subscriber);
-        publisher.tell(&Message::Done);
+        publisher.send(&Message::Done);
         exchange(&publisher, &witness);
         assert_eq!(
             shm::objects(names.prefix()).len(),

@@ -241,7 +241,8 @@ pub(crate) fn give_up_locking_without_limit() -> io::Result<()> {
     const VERSION: u32 = 0x2008_0522;
     // The version, and this thread; then the effective, permitted and inheritable capabilities,
     // twice.
-    let (mut head, mut sets) = ([VERSION, 0], [0_u32; 6]);
+    let mut head = [VERSION, 0];
+    let mut sets = [0_u32; 6];
     // SAFETY: both point to as many numbers as the kernel writes for this version.
     let got = unsafe { libc::syscall(libc::SYS_capget, head.as_mut_ptr(), sets.as_mut_ptr()) };
     check(got as c_int)?;
@@ -301,7 +302,8 @@ pub(crate) fn lease(file: &std::fs::File) -> io::Result<()> {
 
 /// Returns the address of the head of a thread's robust list. The thread is one of this process's.
 pub(crate) fn robust_list(thread: libc::pid_t) -> u64 {
-    let (mut head, mut len) = (0_u64, 0_usize);
+    let mut head = 0_u64;
+    let mut len = 0_usize;
     // SAFETY: two valid places to write to, of the sizes that the kernel writes.
     check(
         unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &mut head, &mut len) } as c_int,
@@ -397,7 +399,8 @@ impl Ending {
 }
 
 fn fault() {
-    let (len, flags) = (page_size(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let len = page_size();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: maps new memory, to which nothing else refers.
     let page = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED, "{}", io::Error::last_os_error());
@@ -429,10 +432,10 @@ pub(crate) fn with_private_memory<T>(bytes: u64, body: impl FnOnce() -> T) -> T 
 pub(crate) fn with_heap_left<T>(left: usize, body: impl FnOnce() -> T) -> T {
     let block = |len: usize| {
         let mut block = Vec::<u8>::new();
-        block
-            .try_reserve_exact(len)
-            .is_ok()
-            .then(|| black_box(block))
+        match block.try_reserve_exact(len) {
+            Ok(()) => Some(black_box(block)),
+            Err(_) => None,
+        }
     };
     let mut eaten = Vec::with_capacity(1 << 16);
     let spare = block(left);

@@ -55,7 +55,7 @@ pub(crate) fn start(role: &str, arguments: &[&str]) -> Option<Child> {
         return None;
     }
     let child = Child::start(role, arguments);
-    match child.hear() {
+    match child.receive() {
         Message::Done => Some(child),
         refused => {
             child::skip(&format!("there is no other user: {refused:?}"));
@@ -171,7 +171,7 @@ fn denied_channel() {
     let Some(stranger) = start("stranger-opens", &[names.prefix()]) else {
         return;
     };
-    let Message::Refused(text) = stranger.hear() else {
+    let Message::Refused(text) = stranger.receive() else {
         panic!("it has the channel")
     };
     assert!(text.contains("option `mode`"), "{text}");
@@ -219,7 +219,7 @@ fn publisher_of_other_user() {
         objects,
         "nothing is left of the attempts"
     );
-    assert_eq!(stranger.ask(&Message::Go), Message::Number(0));
+    assert_eq!(stranger.request(&Message::Go), Message::Number(0));
     stranger.shut_down();
 }
 
@@ -304,7 +304,7 @@ fn publisher_for_others() {
         };
         for _ in 0..2 {
             let receiving = user_receives(&names, OTHER, group, STRANGER).unwrap();
-            assert_eq!(receiving.ask(&Message::Go), Message::Done);
+            assert_eq!(receiving.request(&Message::Go), Message::Done);
             for object in shm::objects(names.prefix()) {
                 let metadata = shm::path(&object).metadata().unwrap();
                 let connection = object.ends_with(".connection");
@@ -324,16 +324,16 @@ fn publisher_for_others() {
                     "{object}: a group that its creator is in"
                 );
             }
-            assert_eq!(publishing.ask(&Message::Go), Message::Number(1));
-            assert_eq!(receiving.ask(&Message::Go), Message::Done);
+            assert_eq!(publishing.request(&Message::Go), Message::Number(1));
+            assert_eq!(receiving.request(&Message::Go), Message::Done);
             receiving.kill();
         }
         // Its user's next receiver removes what the killed one left.
         let receiving = user_receives(&names, OTHER, group, STRANGER).unwrap();
-        assert_eq!(receiving.ask(&Message::Go), Message::Done);
+        assert_eq!(receiving.request(&Message::Go), Message::Done);
         // A member of no group of the publisher's.
         let outsider = user_receives(&names, OTHER - 1, OTHER, STRANGER).unwrap();
-        let Message::Refused(text) = outsider.ask(&Message::Go) else {
+        let Message::Refused(text) = outsider.request(&Message::Go) else {
             panic!("it has the channel")
         };
         let expected = if mode == "666" {
@@ -343,10 +343,10 @@ fn publisher_for_others() {
         };
         assert!(text.contains(expected), "{text}");
         // What a killed publisher sent is received, although another user's sweep meets it.
-        assert_eq!(publishing.ask(&Message::Go), Message::Number(1));
+        assert_eq!(publishing.request(&Message::Go), Message::Number(1));
         publishing.kill();
         sweep_as(&names, STRANGER);
-        assert_eq!(receiving.ask(&Message::Go), Message::Done);
+        assert_eq!(receiving.request(&Message::Go), Message::Done);
         receiving.shut_down();
         sweep_as(&names, STRANGER);
     }
@@ -465,7 +465,7 @@ fn unmapped_owner() {
         return;
     }
     let child = Child::start("unmapped", &[names.prefix(), own.prefix()]);
-    match child.hear() {
+    match child.receive() {
         Message::Done => {}
         refused => {
             println!("SKIPPED: no user namespace: {refused:?}");
@@ -473,7 +473,7 @@ fn unmapped_owner() {
         }
     }
     publisher.send_copy(&[1; 10]).unwrap();
-    let Message::Refused(refused) = child.hear() else {
+    let Message::Refused(refused) = child.receive() else {
         panic!("no answer")
     };
     assert!(refused.contains("WrongUid"), "{refused}");

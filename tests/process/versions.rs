@@ -102,7 +102,7 @@ fn publisher_of_another_version() {
 
     drop(publisher);
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
-    subscriber.tell(&Message::Go);
+    subscriber.send(&Message::Go);
     publisher.wait_for_receivers(1, FOR_EVER).unwrap();
     publisher.send_copy(b"upgraded").unwrap();
     assert_eq!(subscriber.number(), 8);
@@ -126,7 +126,7 @@ fn sender_of_another_version() {
 
     drop(sender);
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();
-    receiver.tell(&Message::Go);
+    receiver.send(&Message::Go);
     sender.send_copy(b"upgraded").unwrap();
     assert_eq!(receiver.number(), 8);
     receiver.finish();

@@ -133,7 +133,7 @@ fn returned_borrowed_wakes() {
     for _ in 0..ROUNDS {
         sender.send(all(&provider)).unwrap();
         child.expect_done();
-        wait_while(&provider, || child.tell(&Message::Go));
+        wait_while(&provider, || child.send(&Message::Go));
     }
     child.shut_down();
 }
@@ -165,7 +165,7 @@ fn killed_while_waiting() {
     let peer = Peer::start(names.prefix());
     let view = peer.attach(descriptor, 1).unwrap();
     assert_eq!(
-        owner.ask(&Message::Go),
+        owner.request(&Message::Go),
         Message::Done,
         "it is about to wait"
     );
@@ -316,7 +316,8 @@ fn wait_for_full_shm() {
                 .build()
                 .unwrap()
         };
-        let (first, second) = (build(), build());
+        let first = build();
+        let second = build();
         let mut held: Vec<_> = std::iter::from_fn(|| first.alloc(1 << 20).ok()).collect();
         let error = second.alloc(LEN).unwrap_err();
         assert!(
@@ -363,12 +364,12 @@ fn two_processes_in_full_shm() {
         for round in 0..5 {
             let killed = Child::start("waiting-for-turns", &[prefix]);
             assert_eq!(
-                killed.ask(&Message::Go),
+                killed.request(&Message::Go),
                 Message::Done,
                 "it is about to wait"
             );
             assert_eq!(
-                other.ask(&Message::Go),
+                other.request(&Message::Go),
                 Message::Done,
                 "it is about to wait"
             );
@@ -379,7 +380,7 @@ fn two_processes_in_full_shm() {
             other.expect_done();
             held = thread::scope(|scope| {
                 let waits = scope.spawn(|| provider.alloc_timeout(MOST, FOR_EVER).unwrap());
-                other.tell(&Message::Go);
+                other.send(&Message::Go);
                 waits.join().unwrap()
             });
         }

@@ -100,16 +100,18 @@ fn beside_joins_role(link: &Link, arguments: &[&str]) {
         .unwrap();
     // Large enough for what a receiver leaves behind until its connection is dropped.
     provider.reserve(4096, 8).unwrap().keep();
-    let (publisher, is_over) = (Mutex::new(publisher), AtomicBool::new(false));
+    let publisher = Mutex::new(publisher);
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             let client = shm::client(prefix);
             // Never blocks, so that the sending thread need not wake it.
-            let serve = || {
-                while !publisher
-                    .try_lock()
-                    .is_ok_and(|mut publisher| publisher.serve_joins())
-                {}
+            let serve = || loop {
+                if let Ok(mut publisher) = publisher.try_lock() {
+                    if publisher.serve_joins() {
+                        return;
+                    }
+                }
             };
             for _ in 0..JOINS {
                 let mut receiver = Subscriber::builder()
@@ -120,7 +122,9 @@ fn beside_joins_role(link: &Link, arguments: &[&str]) {
                     .open("warm")
                     .unwrap();
                 serve();
-                (0..3).for_each(|_| assert_eq!(receiver.recv().unwrap().len(), 4096));
+                for _ in 0..3 {
+                    assert_eq!(receiver.recv().unwrap().len(), 4096);
+                }
                 drop(receiver);
                 serve();
             }
@@ -192,8 +196,13 @@ fn following_role(link: &Link, arguments: &[&str]) {
     ));
     cycle(link, 1000, || {
         sender.send(provider.alloc(SIZES[0]).ok()?.freeze()).ok()?;
-        let received = matches!(receiver.recv_event(), Ok(ChannelEvent::Message(message)) if message.len() == SIZES[0]);
-        (received && receiver.try_recv().is_err()).then_some(1)
+        let Ok(ChannelEvent::Message(message)) = receiver.recv_event() else {
+            return None;
+        };
+        if message.len() != SIZES[0] || receiver.try_recv().is_ok() {
+            return None;
+        }
+        Some(1)
     });
 }
 
@@ -206,10 +215,11 @@ fn many_role(link: &Link, arguments: &[&str]) {
         .unwrap();
     let mut many = many(arguments[0], &provider);
     cycle(link, 1000, || {
-        SIZES
-            .iter()
-            .map(|&size| to_many(&provider, &mut many, size))
-            .sum()
+        let mut count = 0;
+        for size in SIZES {
+            count += to_many(&provider, &mut many, size)?;
+        }
+        Some(count)
     });
 }
 
@@ -229,7 +239,9 @@ fn run(link: &Link, prefix: &str, builder: ProviderBuilder, warm_up: usize) {
 /// Runs rounds until there were enough cycles, and notifies the test. A `round` returns its number
 /// of cycles, or `None` if it failed.
 fn cycle(link: &Link, warm_up: usize, mut round: impl FnMut() -> Option<usize>) {
-    (0..warm_up).for_each(|_| assert!(round().is_some()));
+    for _ in 0..warm_up {
+        assert!(round().is_some());
+    }
     answer_without_calls(link, &[], || {
         let mut cycles = 0;
         while cycles < CYCLES {
@@ -264,13 +276,12 @@ fn round(
         count += 7;
     }
     for size in SMALLER {
-        let burst = [(); 6].map(|()| provider.alloc(size)); // the hot slot and the idle queue
-        count += burst.iter().flatten().count();
-        let frozen = burst.map(|buffer| buffer.ok().map(|buffer| buffer.freeze()));
-        if frozen.iter().flatten().count() != 6 {
-            return None;
+        // All chunks of the free list. An array, because a list would need the heap.
+        let mut burst = [const { None }; 6];
+        for slot in &mut burst {
+            *slot = Some(provider.alloc(size).ok()?.freeze());
         }
-        frozen.into_iter().for_each(drop);
+        count += burst.len();
     }
     Some(count)
 }
@@ -305,7 +316,10 @@ fn through(
     let bytes = receiver.recv().ok()?;
     let copy = receiver.recv().ok()?;
     let are_right = buffer.len() == size && &bytes[..] == b"bytes" && copy[..] == COPIED;
-    are_right.then_some(())
+    if !are_right {
+        return None;
+    }
+    Some(())
 }
 
 fn many(prefix: &str, provider: &Provider) -> (Publisher, [Subscriber; 3]) {
@@ -335,12 +349,16 @@ fn to_many(
 ) -> Option<usize> {
     publisher.send(provider.alloc(size).ok()?.freeze()).ok()?;
     publisher.send_copy(b"bytes").ok()?;
-    let (buffer, bytes) = (all.recv().ok()?, all.recv().ok()?);
+    let buffer = all.recv().ok()?;
+    let bytes = all.recv().ok()?;
     let are_right =
         buffer.len() == size && &bytes[..] == b"bytes" && &latest.recv().ok()?[..] == b"bytes";
     let first = oldest.recv().ok()?;
     while oldest.try_recv().is_ok() {}
-    (are_right && first.len() == size).then_some(2)
+    if !are_right || first.len() != size {
+        return None;
+    }
+    Some(2)
 }
 
 /// Attaches by descriptor, dropping the two sides in both orders, and by a grant.
@@ -403,14 +421,14 @@ fn threads_role(link: &Link, arguments: &[&str]) {
         let all: Vec<ShmBytes> = (0..CHUNKS)
             .map(|_| shared.provider.alloc(size).unwrap().freeze())
             .collect();
-        all.iter().for_each(|message| {
+        for message in &all {
             drop(
                 shared
                     .client
                     .attach(&message.descriptor().unwrap())
                     .unwrap(),
             )
-        });
+        }
     }
     thread::scope(|scope| {
         for side in 0..2 {
@@ -434,7 +452,8 @@ fn hand_over(shared: &Shared, side: usize, link: &Link) -> ! {
 /// Sends `count` messages to the other side and receives as many.
 fn exchange(shared: &Shared, side: usize, count: usize) -> Option<()> {
     let [inbox, outbox] = [&shared.queues[side], &shared.queues[1 - side]];
-    let (mut sent, mut received) = (0, 0);
+    let mut sent = 0;
+    let mut received = 0;
     let mut waiting = None;
     while sent < count || received < count {
         let before = (sent, received, waiting.is_some());
@@ -451,7 +470,9 @@ fn exchange(shared: &Shared, side: usize, count: usize) -> Option<()> {
             waiting = Some((sent, buffer.freeze()));
             sent += 1;
         }
-        waiting = waiting.and_then(|parcel| outbox.push(parcel).err());
+        if let Some(parcel) = waiting {
+            waiting = outbox.push(parcel).err();
+        }
         if before == (sent, received, waiting.is_some()) {
             thread::yield_now();
         }
@@ -466,12 +487,16 @@ fn exchange(shared: &Shared, side: usize, count: usize) -> Option<()> {
 /// Checks a message. Every fourth one is read as a peer would read it.
 fn receive(shared: &Shared, expected: usize, number: usize, message: ShmBytes) -> Option<()> {
     let is_right = |bytes: &[u8]| number == expected && bytes[..8] == expected.to_ne_bytes();
-    if number % 4 != 0 {
-        return is_right(&message).then_some(());
+    let mut are_right = is_right(&message);
+    if number % 4 == 0 {
+        let view = shared.client.attach(&message.descriptor().ok()?).ok()?;
+        drop(message);
+        are_right = is_right(&view);
     }
-    let view = shared.client.attach(&message.descriptor().ok()?).ok()?;
-    drop(message);
-    is_right(&view).then_some(())
+    if !are_right {
+        return None;
+    }
+    Some(())
 }
 
 // ---- the first messages -------------------------------------------------------------------------
@@ -505,9 +530,9 @@ fn reserved_role(link: &Link, arguments: &[&str]) {
         .namespace(client.namespace())
         .open("reserved")
         .unwrap();
-    RESERVED_SIZES
-        .iter()
-        .for_each(|&len| provider.reserve(len, RESERVED).unwrap().keep());
+    for &len in &RESERVED_SIZES {
+        provider.reserve(len, RESERVED).unwrap().keep();
+    }
     client.warm(provider.id()).unwrap();
     receiver.warm().unwrap();
     let peer = client.connect(provider.id()).unwrap();
@@ -533,11 +558,15 @@ fn shared_at_once(provider: &Provider, client: &Client, peer: PeerId, len: usize
     let granted = messages.last()?.as_ref()?.grant(peer).ok()?;
     drop(messages);
     let taken_up = client.attach(&granted).ok()?;
-    (views
-        .iter()
-        .all(|view| view.as_ref().is_some_and(|view| view.len() == len))
-        && taken_up.len() == len)
-        .then_some(())
+    for view in views {
+        if view?.len() != len {
+            return None;
+        }
+    }
+    if taken_up.len() != len {
+        return None;
+    }
+    Some(())
 }
 
 fn sent(
@@ -548,8 +577,12 @@ fn sent(
 ) -> Option<()> {
     sender.send(provider.alloc(len).ok()?.freeze()).ok()?;
     sender.send_copy(b"bytes").ok()?;
-    let received = [receiver.recv().ok()?.len(), receiver.recv().ok()?.len()];
-    (received == [len, b"bytes".len()]).then_some(())
+    let buffer = receiver.recv().ok()?;
+    let bytes = receiver.recv().ok()?;
+    if buffer.len() != len || bytes.len() != b"bytes".len() {
+        return None;
+    }
+    Some(())
 }
 
 /// A subscriber's first messages are not delayed by a mapping and a fault for each page.
@@ -562,24 +595,24 @@ fn warm_peer_without_faults() {
             .tuning(Tuning::new().arena_size(64 << 10))
             .build()
             .unwrap();
-        RESERVED_SIZES
-            .iter()
-            .for_each(|&len| provider.reserve(len, RESERVED).unwrap().keep());
+        for &len in &RESERVED_SIZES {
+            provider.reserve(len, RESERVED).unwrap().keep();
+        }
         assert!(provider.stats().segments > 1);
         let mut sender = Sender::create(&provider, "warmed").unwrap();
         let child = Child::start(
             "warmed",
             &[names.prefix(), &provider.id().to_u64().to_string()],
         );
-        let Message::Peer(peer) = child.hear() else {
+        let Message::Peer(peer) = child.receive() else {
             panic!("not a peer")
         };
         let messages = RESERVED_SIZES.map(|len| shm::message(&provider, len, len as u64));
         for message in &messages {
             // First, because the child may not wait for a message once it has all descriptors.
             sender.send(message.clone()).unwrap();
-            child.tell(&Message::Sent(message.descriptor().unwrap()));
-            child.tell(&Message::Sent(message.grant(peer).unwrap()));
+            child.send(&Message::Sent(message.descriptor().unwrap()));
+            child.send(&Message::Sent(message.grant(peer).unwrap()));
         }
         let faults = child.number();
         child.kill();
@@ -595,10 +628,8 @@ fn warm_peer_without_faults() {
 role!("warmed", warmed_role);
 
 fn warmed_role(link: &Link, arguments: &[&str]) {
-    let (prefix, id) = (
-        arguments[0],
-        shm_pool::ProviderId::from_u64(arguments[1].parse().unwrap()),
-    );
+    let prefix = arguments[0];
+    let id = shm_pool::ProviderId::from_u64(arguments[1].parse().unwrap());
     let client = shm::client(prefix);
     let mut receiver = Receiver::builder()
         .namespace(client.namespace())
@@ -650,16 +681,17 @@ fn rehearse(prefix: &str) {
 }
 
 fn read(client: &Client, receiver: &mut Receiver, descriptors: &[Descriptor]) {
-    let look = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .step_by(4096)
-            .for_each(|&byte| assert!(black_box(Some(byte)).is_some()))
+    let touch = |bytes: &[u8]| {
+        for &byte in bytes.iter().step_by(4096) {
+            assert!(black_box(Some(byte)).is_some());
+        }
     };
-    descriptors
-        .iter()
-        .for_each(|descriptor| look(&client.attach(descriptor).unwrap()));
-    (0..descriptors.len() / 2).for_each(|_| look(&receiver.recv().unwrap()));
+    for descriptor in descriptors {
+        touch(&client.attach(descriptor).unwrap());
+    }
+    for _ in 0..descriptors.len() / 2 {
+        touch(&receiver.recv().unwrap());
+    }
 }
 
 /// Returns how many pages fault in this thread while `what` runs.
@@ -712,7 +744,9 @@ fn cap_role(link: &Link, arguments: &[&str]) {
     let all: Vec<_> = std::iter::from_fn(|| provider.alloc(LARGEST).ok()).collect();
     assert_eq!(provider.stats().bytes_held, CAP);
     drop(all);
-    (0..WARM_UP).for_each(|_| publish(&provider, &client, &mut held, &mut random).unwrap());
+    for _ in 0..WARM_UP {
+        publish(&provider, &client, &mut held, &mut random).unwrap();
+    }
     let made = provider.stats().segments_created;
     // None of these creates, maps or frees shared memory, takes a lock, or opens a file.
     let of_malloc = [libc::SYS_brk, libc::SYS_mprotect, libc::SYS_madvise];

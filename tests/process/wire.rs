@@ -179,8 +179,10 @@ impl Link {
             return Ok(None);
         }
         let mut frame = vec![0; u32::from_le_bytes(len) as usize];
-        let is_whole = self.read(&mut frame)?;
-        Ok(is_whole.then(|| Message::from_parts(frame[0], &frame[1..])))
+        if !self.read(&mut frame)? {
+            return Ok(None);
+        }
+        Ok(Some(Message::from_parts(frame[0], &frame[1..])))
     }
 
     /// Fills the buffer. Returns `false` if the other end is closed.

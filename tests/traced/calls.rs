@@ -112,7 +112,8 @@ impl Call {
         };
         match number {
             libc::SYS_openat => {
-                let (path, flags) = (tracee.text(arguments[1]), arguments[2] as i32);
+                let path = tracee.text(arguments[1]);
+                let flags = arguments[2] as i32;
                 let (about, errors) = opening(&path, flags);
                 call("openat", about, errors)
             }
@@ -284,8 +285,8 @@ pub(crate) fn error_name(errno: i32) -> String {
         (libc::EPERM, "EPERM"),
         (libc::EROFS, "EROFS"),
     ];
-    names
-        .iter()
-        .find(|(number, _)| *number == errno)
-        .map_or(errno.to_string(), |(_, name)| (*name).to_owned())
+    match names.iter().find(|(number, _)| *number == errno) {
+        Some((_, name)) => (*name).to_owned(),
+        None => errno.to_string(),
+    }
 }

@@ -46,7 +46,10 @@ pub(crate) fn subscriber(client: &Arc<Client>, name: &str) -> Result<Subscriber,
 
 /// Every other message has a tag, beginning with the one in the slot.
 fn tag(number: u64) -> Option<[u8; 16]> {
-    (number % 2 == 0).then_some([number as u8 + 1; 16])
+    if number % 2 == 1 {
+        return None;
+    }
+    Some([number as u8 + 1; 16])
 }
 
 /// Those of a message with this number, which does not wait.
@@ -87,7 +90,8 @@ role!("killed-receiver", receiver_role);
 /// The role of a receiver. The arguments are the operation and the prefix.
 fn receiver_role(link: &Link, arguments: &[&str]) {
     introduce(link);
-    let (operation, prefix) = (arguments[0], arguments[1]);
+    let operation = arguments[0];
+    let prefix = arguments[1];
     let client = Arc::new(shm::client(prefix));
     let mut other = receiver(&client, OTHER).unwrap();
     if operation == "open" {
@@ -102,12 +106,17 @@ fn receiver_role(link: &Link, arguments: &[&str]) {
         let poll = |receiver: &mut Receiver| receiver.poll_recv(&mut Context::from_waker(&waker));
         // Starts the helper.
         assert!(poll(&mut other).is_pending());
-        (0..=BUFFERS).for_each(|number| check(&receiver.recv().unwrap(), number));
+        for number in 0..=BUFFERS {
+            check(&receiver.recv().unwrap(), number);
+        }
         assert!(marked(|| poll(&mut receiver)).is_pending());
         return;
     }
-    let mut receive =
-        |count: u64| (0..count).for_each(|number| check(&receiver.recv().unwrap(), number));
+    let mut receive = |count: u64| {
+        for number in 0..count {
+            check(&receiver.recv().unwrap(), number);
+        }
+    };
     match operation {
         "receive bytes" => marked(|| receive(1)),
         "receive a buffer" => {
@@ -136,7 +145,8 @@ role!("killed-sender", sender_role);
 /// The role of a sender. The arguments are the operation and the prefix.
 fn sender_role(link: &Link, arguments: &[&str]) {
     introduce(link);
-    let (operation, prefix) = (arguments[0], arguments[1]);
+    let operation = arguments[0];
+    let prefix = arguments[1];
     let provider = builder(prefix).build().unwrap();
     let _other = sender(&provider, OTHER).unwrap();
     if matches!(operation, "create" | "create over remains") {

@@ -151,18 +151,15 @@ fn every_syscall_fails_once() {
 /// how many names it has decides how often it is read, and how much heap that takes.
 fn leave_shared_shm() {
     if unshare(CloneFlags::CLONE_NEWNS).is_ok() {
-        own_shm::keep_mounts()
-            .and_then(|()| own_shm::mount_shm(b"mode=1777\0"))
-            .expect("a tmpfs of its own");
+        own_shm::keep_mounts().expect("mounts of its own");
+        own_shm::mount_shm(b"mode=1777\0").expect("a tmpfs of its own");
     }
 }
 
 /// Runs an operation with a fault, and summarises the result.
 fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String {
-    let (error, ever) = (
-        error_name(fault.errno),
-        if fault.again { " for ever" } else { "" },
-    );
+    let error = error_name(fault.errno);
+    let ever = if fault.again { " for ever" } else { "" };
     let what = format!(
         "{operation}: {error}{ever} from {} {} (call {})",
         call.name, call.about, fault.at
@@ -249,22 +246,20 @@ fn run(operation: &str, fault: Option<Fault>) -> Outcome {
     ));
     let mut others = Others::new(&names, operation);
     let victim = Victim::start("fallible", &[operation, names.prefix()]);
-    others.tell(&victim, operation);
+    others.send_inputs(&victim, operation);
     let tracee = victim.at_first_mark();
     let Some((calls, failed)) = disturb(&tracee, fault) else {
         // The child's message contains the reason.
-        panic!("{operation} was lost: {:?}", victim.child.hear());
+        panic!("{operation} was lost: {:?}", victim.child.receive());
     };
-    tracee.let_go();
-    let error = match victim.child.hear() {
+    tracee.continue_running();
+    let error = match victim.child.receive() {
         Message::Done => None,
         Message::Refused(error) => Some(error),
         other => panic!("not an outcome: {other:?}"),
     };
-    let (before, after) = (
-        Footprint::hear(&victim.child),
-        Footprint::hear(&victim.child),
-    );
+    let before = Footprint::receive(&victim.child);
+    let after = Footprint::receive(&victim.child);
     if let Some(wait) = others.wait.take() {
         wait.end();
     }
@@ -299,7 +294,8 @@ fn run(operation: &str, fault: Option<Fault>) -> Outcome {
 /// Leads a child from its first mark to its second one, and makes calls fail on the way. Returns
 /// the calls that could have failed and the number that did, or `None` if the child is lost.
 fn disturb(tracee: &Tracee, fault: Option<Fault>) -> Option<(Vec<Call>, usize)> {
-    let (mut calls, mut failed) = (Vec::new(), 0);
+    let mut calls = Vec::new();
+    let mut failed = 0;
     loop {
         match tracee.go(Pace::Call) {
             Stop::Call => {}
@@ -308,7 +304,7 @@ fn disturb(tracee: &Tracee, fault: Option<Fault>) -> Option<(Vec<Call>, usize)> 
         }
         let registers = tracee.registers();
         if is_complaint(registers.call()) {
-            tracee.let_go();
+            tracee.continue_running();
             return None;
         }
         let call = Call::at(tracee, &registers);
@@ -369,9 +365,9 @@ impl Others {
             let read = |name: String| (shm::path(&name), fs::read(shm::path(&name)).unwrap());
             let remains: Vec<_> = shm::objects(names.prefix()).into_iter().map(read).collect();
             drop((messages, owner));
-            remains
-                .iter()
-                .for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+            for (path, bytes) in &remains {
+                fs::write(path, bytes).unwrap();
+            }
         }
         // Short of memory when the first arena is full.
         let build_short = || {
@@ -423,7 +419,7 @@ impl Others {
         }
     }
 
-    fn tell(&mut self, victim: &Victim, operation: &str) {
+    fn send_inputs(&mut self, victim: &Victim, operation: &str) {
         let Some((provider, message, descriptor)) = &mut self.living else {
             return;
         };
@@ -432,22 +428,22 @@ impl Others {
                 .try_send(message.clone().expect("not sent yet"))
                 .unwrap();
         } else {
-            victim.child.tell(&Message::Sent(*descriptor));
+            victim.child.send(&Message::Sent(*descriptor));
         }
         if WAITED_FOR.contains(&operation) {
             victim.child.expect_done();
             *message = None;
             self.wait = Some(Wait::begin(provider, SMALL));
-            victim.child.tell(&Message::Go);
+            victim.child.send(&Message::Go);
         }
         if matches!(operation, "attach" | "accept") {
-            let Message::Peer(peer) = victim.child.hear() else {
+            let Message::Peer(peer) = victim.child.receive() else {
                 panic!("the victim tells who it is")
             };
             // One grant for each successful attempt. A failed attempt must not use one up.
             let message = message.as_ref().expect("not dropped yet");
             let granted = [(); 2].map(|()| message.grant(peer).unwrap());
-            victim.child.tell(&Message::Sent(granted[0]));
+            victim.child.send(&Message::Sent(granted[0]));
         }
     }
 }

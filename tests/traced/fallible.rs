@@ -50,8 +50,8 @@ impl Footprint {
     }
 
     /// Receives the footprint that a child has sent.
-    pub(crate) fn hear(child: &Child) -> Self {
-        let [objects, mappings, descriptors] = [(); 3].map(|()| match child.hear() {
+    pub(crate) fn receive(child: &Child) -> Self {
+        let [objects, mappings, descriptors] = [(); 3].map(|()| match child.receive() {
             Message::Number(count) => count as usize,
             other => panic!("not a count: {other:?}"),
         });
@@ -64,9 +64,9 @@ impl Footprint {
 
     fn send(self, link: &Link) {
         let counts = [self.objects, self.mappings, self.descriptors];
-        counts
-            .iter()
-            .for_each(|&count| link.send(&Message::Number(count as u64)));
+        for &count in &counts {
+            link.send(&Message::Number(count as u64));
+        }
     }
 }
 
@@ -75,7 +75,8 @@ role!("fallible", role);
 /// The role. The arguments are the operation and the prefix.
 fn role(link: &Link, arguments: &[&str]) {
     introduce(link);
-    let (operation, prefix) = (arguments[0], arguments[1]);
+    let operation = arguments[0];
+    let prefix = arguments[1];
     let attempt = Attempt { link, prefix };
     let provider = || builder(prefix).build().unwrap();
     match operation {
@@ -94,14 +95,12 @@ fn role(link: &Link, arguments: &[&str]) {
                 .map_err(|error| os_error(&error))
         }),
         "alloc, a run" | "alloc, a heap" => {
-            let (provider, len) = (
-                provider(),
-                if operation == "alloc, a run" {
-                    LARGE
-                } else {
-                    SMALL
-                },
-            );
+            let provider = provider();
+            let len = if operation == "alloc, a run" {
+                LARGE
+            } else {
+                SMALL
+            };
             attempt.twice(|| provider.alloc(len).map_err(alloc_error));
         }
         "reserve" => {
@@ -119,7 +118,8 @@ fn role(link: &Link, arguments: &[&str]) {
             );
         }
         "wait, given" => {
-            let (provider, full) = (provider(), RefCell::new(Vec::new()));
+            let provider = provider();
+            let full = RefCell::new(Vec::new());
             let fill = || full.borrow_mut().extend(all(&provider));
             attempt.twice_after(fill, || {
                 let future = provider.request(LARGE).wait_async();
@@ -141,16 +141,19 @@ fn role(link: &Link, arguments: &[&str]) {
             attempt.twice_after(prepare, || drop_of(&built));
         }
         "connect" => {
-            let (client, descriptor) = (shm::client(prefix), link.sent());
+            let client = shm::client(prefix);
+            let descriptor = link.sent();
             attempt.twice(|| client.connect(descriptor.provider()).map_err(attach_error));
         }
         "warm" => {
-            let (client, descriptor) = (shm::client(prefix), link.sent());
+            let client = shm::client(prefix);
+            let descriptor = link.sent();
             client.connect(descriptor.provider()).unwrap();
             attempt.twice(|| client.warm(descriptor.provider()).map_err(attach_error));
         }
         "disconnect" => {
-            let (connected, descriptor) = (RefCell::new(None), link.sent());
+            let connected = RefCell::new(None);
+            let descriptor = link.sent();
             let prepare = || {
                 let client = shm::client(prefix);
                 client.attach(&descriptor).unwrap();
@@ -159,14 +162,16 @@ fn role(link: &Link, arguments: &[&str]) {
             attempt.twice_after(prepare, || drop_of(&connected));
         }
         "attach" | "accept" => {
-            let (client, sent) = (shm::client(prefix), link.sent());
+            let client = shm::client(prefix);
+            let sent = link.sent();
             link.send(&Message::Peer(client.connect(sent.provider()).unwrap()));
             let granted = link.sent();
             let descriptor = if operation == "attach" { sent } else { granted };
             attempt.twice(|| client.attach(&descriptor).map_err(attach_error));
         }
         "drop a view, waited for" => {
-            let (client, sent) = (shm::client(prefix), link.sent());
+            let client = shm::client(prefix);
+            let sent = link.sent();
             let view = RefCell::new(Some(client.attach(&sent).unwrap()));
             link.send(&Message::Done);
             link.expect_go();
@@ -181,19 +186,22 @@ fn role(link: &Link, arguments: &[&str]) {
             attempt.twice(|| drop_of(&message));
         }
         "create a channel" => {
-            let (provider, numbers) = (provider(), (0..).into());
+            let provider = provider();
+            let numbers = (0..).into();
             let _other = channels::sender(&provider, channels::OTHER).unwrap();
             attempt.twice(|| channels::sender(&provider, &next(&numbers)).map_err(channel_error));
         }
         "open a channel" => {
-            let (client, descriptor, numbers) =
-                (Arc::new(shm::client(prefix)), link.sent(), (0..).into());
+            let client = Arc::new(shm::client(prefix));
+            let descriptor = link.sent();
+            let numbers = (0..).into();
             client.connect(descriptor.provider()).unwrap();
             let _other = channels::receiver(&client, channels::OTHER).unwrap();
             attempt.twice(|| channels::receiver(&client, &next(&numbers)).map_err(channel_error));
         }
         "create a publisher" => {
-            let (provider, numbers) = (provider(), (0..).into());
+            let provider = provider();
+            let numbers = (0..).into();
             let _other = channels::sender(&provider, channels::OTHER).unwrap();
             let publisher = |name: String| {
                 Publisher::builder()
@@ -203,7 +211,8 @@ fn role(link: &Link, arguments: &[&str]) {
             attempt.twice(|| publisher(next(&numbers)).map_err(channel_error));
         }
         "join a publisher" => {
-            let (client, descriptor) = (Arc::new(shm::client(prefix)), link.sent());
+            let client = Arc::new(shm::client(prefix));
+            let descriptor = link.sent();
             client.connect(descriptor.provider()).unwrap();
             let _other = channels::receiver(&client, channels::OTHER).unwrap();
             attempt.twice(|| channels::subscriber(&client, PUBLISHED).map_err(channel_error));
@@ -261,7 +270,8 @@ fn role(link: &Link, arguments: &[&str]) {
             });
         }
         "warm a receiver" => {
-            let (client, descriptor) = (Arc::new(shm::client(prefix)), link.sent());
+            let client = Arc::new(shm::client(prefix));
+            let descriptor = link.sent();
             client.connect(descriptor.provider()).unwrap();
             let receiver = RefCell::new(channels::receiver(&client, channels::OTHER).unwrap());
             attempt.twice(|| receiver.borrow_mut().warm().map_err(recv_error));
@@ -280,11 +290,16 @@ fn role(link: &Link, arguments: &[&str]) {
         "await room" => {
             let provider = provider();
             let (sender, receiver) = pair(&provider, prefix, 0);
-            let (sender, receiver) = (RefCell::new(sender), RefCell::new(receiver));
+            let sender = RefCell::new(sender);
+            let receiver = RefCell::new(receiver);
             let fill = || while sender.borrow_mut().try_send_copy(channels::BYTES).is_ok() {};
             attempt.twice_after(fill, || {
                 // The slot of the first is free when the second is requested.
-                let take = || (0..2).for_each(|_| drop(receiver.borrow_mut().try_recv().unwrap()));
+                let take = || {
+                    for _ in 0..2 {
+                        drop(receiver.borrow_mut().try_recv().unwrap());
+                    }
+                };
                 let mut sender = sender.borrow_mut();
                 waits::block_on(sender.send_copy_async(channels::BYTES), take)
                     .map_err(|error| variant(&error.kind()))
@@ -296,7 +311,8 @@ fn role(link: &Link, arguments: &[&str]) {
             let (_idle, mut other) = pair(&provider, prefix, 1);
             // By now the process has found that the thread itself can sleep on both.
             assert!(wait_any(&mut [&mut other, &mut receiver], WAIT).is_err());
-            let (sender, giver) = (Arc::new(Mutex::new(sender)), RefCell::new(None));
+            let sender = Arc::new(Mutex::new(sender));
+            let giver = RefCell::new(None);
             let prepare = || {
                 let sender = sender.clone();
                 let send = move || {
@@ -367,14 +383,14 @@ fn with_options(prefix: &str) -> ProviderBuilder {
             it.tuning(tuning().numa_node(0))
         }];
     // The limit may be low, and a container may forbid the call.
-    options.iter().fold(usual, |builder, with| {
+    let mut builder = usual;
+    for with in options {
         let particular = with(builder.clone());
         if particular.clone().build().is_ok() {
-            particular
-        } else {
-            builder
+            builder = particular;
         }
-    })
+    }
+    builder
 }
 
 /// An operation that drops a value and cannot fail.
@@ -407,9 +423,10 @@ impl Attempt<'_> {
         let before = Footprint::now(self.prefix);
         let first = marked(&mut operation);
         let after = Footprint::now(self.prefix);
-        let outcome = first
-            .as_ref()
-            .map_or_else(|error| Message::Refused(error.clone()), |_| Message::Done);
+        let outcome = match &first {
+            Ok(_) => Message::Done,
+            Err(error) => Message::Refused(error.clone()),
+        };
         self.link.send(&outcome);
         before.send(self.link);
         after.send(self.link);

@@ -61,8 +61,8 @@ fn messages_sent_during_a_join_arrive() {
     drop(publisher);
     drop(provider);
     assert_eq!(tracee.go(Pace::Run), Stop::Mark);
-    tracee.let_go();
-    assert!(matches!(victim.child.hear(), Message::Done));
+    tracee.continue_running();
+    assert!(matches!(victim.child.receive(), Message::Done));
     drop(victim);
     names.sweep();
 }

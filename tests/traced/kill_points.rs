@@ -72,7 +72,7 @@ impl Victim {
             command.env("MALLOC_TRIM_THRESHOLD_", "1000000000");
         };
         let child = Child::start_with(role, arguments, without_trims).expect("a child process");
-        match child.hear() {
+        match child.receive() {
             Message::Number(thread) => Ok(Self { child, thread }),
             Message::Refused(reason) => Err(reason),
             other => panic!("not a thread: {other:?}"),
@@ -112,8 +112,10 @@ fn idle_role(link: &Link, _arguments: &[&str]) {
 
 /// The first step of each traced child: allows tracing, and reports its thread.
 pub(crate) fn introduce(link: &Link) {
-    let refused = |error| Message::Refused(format!("no ptrace here: {error}"));
-    link.send(&trace::let_parent_trace().map_or_else(refused, Message::Number));
+    link.send(&match trace::let_parent_trace() {
+        Ok(thread) => Message::Number(thread),
+        Err(error) => Message::Refused(format!("no ptrace here: {error}")),
+    });
 }
 
 /// Returns `true` if children can be traced here. Otherwise reports the reason.
@@ -210,9 +212,9 @@ fn record(operation: &str, scene: &mut dyn Scene, seed: u64) -> Path {
 }
 
 /// Starts a child, observes it, and kills it.
-fn watch<T>(operation: &str, scene: &mut dyn Scene, look: impl FnOnce(&Tracee) -> T) -> T {
+fn watch<T>(operation: &str, scene: &mut dyn Scene, inspect: impl FnOnce(&Tracee) -> T) -> T {
     let victim = scene.start(operation, 0);
-    let result = look(&victim.at_first_mark());
+    let result = inspect(&victim.at_first_mark());
     victim.kill();
     scene.check(operation, 0);
     result
@@ -221,7 +223,8 @@ fn watch<T>(operation: &str, scene: &mut dyn Scene, look: impl FnOnce(&Tracee) -
 /// Kills a child at a point. A child that takes another path is killed where it stops, and replaced
 /// by a new one. Returns `false` if none gets there.
 fn kill_at(operation: &str, scene: &mut dyn Scene, path: &Path, point: usize, seed: u64) -> bool {
-    let (points, address) = (path.points(), path.place(point));
+    let points = path.points();
+    let address = path.place(point);
     let _place = Place(format!(
         "{operation}, killed at point {point} of {points} ({address}); {SEED}={seed}"
     ));

@@ -90,7 +90,9 @@ fn assert_usable(names: &Names, provider: &Provider) {
 fn assert_delivers(names: &Names, sender: &mut Sender, provider: &Provider) {
     let mut receiver = receiver(&Arc::new(names.client()), CHANNEL).unwrap();
     send(sender, provider, 2);
-    (0..2).for_each(|number| check(&receiver.recv().unwrap(), number));
+    for number in 0..2 {
+        check(&receiver.recv().unwrap(), number);
+    }
 }
 
 /// Checks the error for a receiver that opens the channel after its sender's death.
@@ -131,10 +133,10 @@ impl Scene for Senders {
         if operation != "open" {
             victim.child.expect_done();
             send(&mut senders[0], &provider, 1 + BUFFERS);
-            wait = operation
-                .ends_with("waited for")
-                .then(|| Wait::begin(&provider, SMALL));
-            victim.child.tell(&Message::Done);
+            if operation.ends_with("waited for") {
+                wait = Some(Wait::begin(&provider, SMALL));
+            }
+            victim.child.send(&Message::Done);
         }
         self.round = Some((provider, senders, wait));
         victim
@@ -207,12 +209,12 @@ impl Scene for Receivers {
         let victim = Victim::start("killed-sender", &[operation, self.names.prefix()]);
         let client = Arc::new(self.names.client());
         let is_made = !operation.starts_with("create");
-        let joined = is_made.then(|| {
+        let mut joined = None;
+        if is_made {
             victim.child.expect_done();
-            let receiver = receiver(&client, CHANNEL).unwrap();
-            victim.child.tell(&Message::Done);
-            receiver
-        });
+            joined = Some(receiver(&client, CHANNEL).unwrap());
+            victim.child.send(&Message::Done);
+        }
         self.round = Some((client, joined));
         victim
     }
@@ -228,10 +230,9 @@ impl Scene for Receivers {
                 }
             };
             assert!(matches!(end, RecvError::Disconnected), "{end}");
-            views
-                .iter()
-                .zip(0..)
-                .for_each(|(message, number)| check(message, number));
+            for (message, number) in views.iter().zip(0..) {
+                check(message, number);
+            }
         }
         assert_has_ended(&channels::receiver(&client, CHANNEL).unwrap_err());
         assert_usable(&self.names, &self.neighbour);
@@ -337,7 +338,8 @@ role!("killed-subscriber", subscriber_role);
 /// The role of a receiver. The arguments are the operation and the prefix.
 fn subscriber_role(link: &Link, arguments: &[&str]) {
     introduce(link);
-    let (operation, prefix) = (arguments[0], arguments[1]);
+    let operation = arguments[0];
+    let prefix = arguments[1];
     let client = Arc::new(shm::client(prefix));
     let _other = receiver(&client, OTHER).unwrap();
     if operation == "join" {
@@ -378,8 +380,10 @@ impl Scene for Publishers {
         let victim = Victim::start("killed-subscriber", &[operation, self.names.prefix()]);
         if operation != "join" {
             victim.child.expect_done();
-            (0..2).for_each(|number| assert_eq!(publish(&mut publisher, &provider, number), 2));
-            victim.child.tell(&Message::Done);
+            for number in 0..2 {
+                assert_eq!(publish(&mut publisher, &provider, number), 2);
+            }
+            victim.child.send(&Message::Done);
         }
         self.round = Some((provider, other, publisher, stays));
         victim
@@ -435,7 +439,8 @@ role!("killed-publisher", publisher_role);
 /// The role of a publisher. The arguments are the operation and the prefix.
 fn publisher_role(link: &Link, arguments: &[&str]) {
     introduce(link);
-    let (operation, prefix) = (arguments[0], arguments[1]);
+    let operation = arguments[0];
+    let prefix = arguments[1];
     let provider = builder(prefix).build().unwrap();
     let _other = sender(&provider, OTHER).unwrap();
     if operation == "create" {
@@ -494,7 +499,8 @@ impl Scene for Subscribers {
             .strip_prefix("publisher: ")
             .expect("an operation of a publisher");
         let victim = Victim::start("killed-publisher", &[operation, self.names.prefix()]);
-        let (client, mut receivers) = (self.names.client(), Vec::new());
+        let client = self.names.client();
+        let mut receivers = Vec::new();
         if operation != "create" {
             victim.child.expect_done();
             let slow = if operation.ends_with("withdraw from one") {
@@ -503,17 +509,19 @@ impl Scene for Subscribers {
                 OnFull::DropNewest
             };
             receivers.extend([OnFull::Block, slow].map(|on_full| join(&client, on_full).unwrap()));
-            victim.child.tell(&Message::Done);
+            victim.child.send(&Message::Done);
             if !["connect a receiver", "serve a join"].contains(&operation) {
                 victim.child.expect_done();
                 if operation.starts_with("send, and") {
                     // This one has room.
-                    (0..2).for_each(|number| check(&receivers[0].recv().unwrap(), number));
+                    for number in 0..2 {
+                        check(&receivers[0].recv().unwrap(), number);
+                    }
                 }
                 if operation == "disconnect a receiver" {
                     receivers.pop();
                 }
-                victim.child.tell(&Message::Done);
+                victim.child.send(&Message::Done);
             }
         }
         self.round = Some((client, receivers));
@@ -529,13 +537,15 @@ impl Scene for Subscribers {
             [0, 0]
         };
         for (at, (mut receiver, first)) in receivers.into_iter().zip(firsts).enumerate() {
-            let (mut next, mut received) = (first, 0);
+            let mut next = first;
+            let mut received = 0;
             let end = loop {
                 match receiver.recv() {
                     Ok(message) => {
                         next += u64::from(message.missed());
                         check(&message, next);
-                        (next, received) = (next + 1, received + 1);
+                        next += 1;
+                        received += 1;
                     }
                     Err(error) => break error,
                 }

@@ -108,15 +108,15 @@ impl Stage {
 
     /// Creates the objects of a dead owner: the same bytes, without locks.
     fn put_remains(&self) {
-        self.remains
-            .iter()
-            .for_each(|(name, bytes)| fs::write(shm::path(name), bytes).unwrap());
+        for (name, bytes) in &self.remains {
+            fs::write(shm::path(name), bytes).unwrap();
+        }
     }
 
     /// Receives the victim's messages, and attaches a reader to them.
     fn meet(&self, victim: &Victim, operation: &str) -> Round {
         let reader = self.names.client();
-        let kept = [LARGE, SMALL].map(|_| match victim.child.hear() {
+        let kept = [LARGE, SMALL].map(|_| match victim.child.receive() {
             Message::Sent(descriptor) => (descriptor, reader.attach(&descriptor).unwrap()),
             other => panic!("not a descriptor: {other:?}"),
         });
@@ -130,13 +130,14 @@ impl Stage {
         }
         victim
             .child
-            .tell(&Message::Peer(reader.connect(provider).unwrap()));
-        let giver = (operation == WAIT_SERVED).then(|| {
+            .send(&Message::Peer(reader.connect(provider).unwrap()));
+        let mut giver = None;
+        if operation == WAIT_SERVED {
             let descriptor = victim.child.sent();
             let view = reader.attach(&descriptor).unwrap();
-            victim.child.tell(&Message::Go);
-            Giver::start(victim.thread(), || drop(view))
-        });
+            victim.child.send(&Message::Go);
+            giver = Some(Giver::start(victim.thread(), || drop(view)));
+        }
         Round {
             reader,
             kept: kept.into(),
@@ -202,7 +203,7 @@ fn remains(names: &Names, others: &[String]) -> Vec<(String, Vec<u8>)> {
     objects.into_iter().map(read).collect()
 }
 
-fn is_told_that_it_is_dead(error: &AttachError) -> bool {
+fn reports_dead_owner(error: &AttachError) -> bool {
     use AttachError::{Closed, NoProvider, NotAProvider, ProviderDied};
     matches!(
         error,
@@ -220,25 +221,29 @@ impl Scene for Stage {
         }
         let victim = Victim::start("killed-owner", &[operation, self.names.prefix()]);
         let has_messages = !matches!(operation, "sweep" | "build" | "build over remains");
-        self.round = has_messages.then(|| self.meet(&victim, operation));
+        if has_messages {
+            self.round = Some(self.meet(&victim, operation));
+        }
         victim
     }
 
     fn check(&mut self, _operation: &str, _round: usize) {
         let mut round = self.round.take();
-        drop(round.as_mut().and_then(|round| round.giver.take()));
+        if let Some(round) = &mut round {
+            drop(round.giver.take());
+        }
         let kept = || round.iter().flat_map(|round| &round.kept);
         let newcomer = self.names.client();
         let mut dead = self.dead_owners();
         dead.extend(kept().map(|(descriptor, _)| descriptor.provider()));
         for &owner in &dead {
             let error = newcomer.connect(owner).unwrap_err();
-            assert!(is_told_that_it_is_dead(&error), "{error}");
+            assert!(reports_dead_owner(&error), "{error}");
         }
         for (descriptor, view) in kept() {
             shm::check(view, descriptor.payload_len()).unwrap();
             let error = newcomer.attach(descriptor).unwrap_err();
-            assert!(is_told_that_it_is_dead(&error), "{error}");
+            assert!(reports_dead_owner(&error), "{error}");
         }
         // A client that has the segment mapped can still create another view.
         let again: Vec<_> = round.iter().flat_map(Round::read_again).collect();
@@ -251,7 +256,7 @@ impl Scene for Stage {
         self.names.sweep();
         for &owner in &dead {
             let error = newcomer.connect(owner).unwrap_err();
-            assert!(is_told_that_it_is_dead(&error), "{error}");
+            assert!(reports_dead_owner(&error), "{error}");
         }
         for (descriptor, view) in kept() {
             shm::check(view, descriptor.payload_len()).unwrap();

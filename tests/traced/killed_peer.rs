@@ -165,8 +165,9 @@ fn use_all(provider: &Provider) -> usize {
             (buffer.freeze(), seed)
         })
         .collect();
-    all.iter()
-        .for_each(|(message, seed)| shm::check(message, *seed).unwrap());
+    for (message, seed) in &all {
+        shm::check(message, *seed).unwrap();
+    }
     all.len()
 }
 
@@ -192,9 +193,9 @@ impl Scene for Stage {
         let survivor = self.names.client();
         assert_eq!(survivor.connect(provider.id()).unwrap().slot(), 0);
         let messages = [1, 2, 3].map(|seed| message(&provider, seed));
-        victim.child.tell(&Message::Provider(provider.id()));
+        victim.child.send(&Message::Provider(provider.id()));
         if operation != "connect" {
-            let Message::Peer(peer) = victim.child.hear() else {
+            let Message::Peer(peer) = victim.child.receive() else {
                 panic!("the victim tells who it is")
             };
             assert_eq!(peer.slot(), 1);
@@ -207,7 +208,7 @@ impl Scene for Stage {
                 messages[1].descriptor().unwrap(),
                 messages[2].grant(peer).unwrap(),
             ] {
-                victim.child.tell(&Message::Sent(descriptor));
+                victim.child.send(&Message::Sent(descriptor));
             }
         }
         // The message that only the victim holds, and that a thread waits for.
@@ -232,7 +233,7 @@ impl Scene for Stage {
             victim.child.expect_done();
             drop(messages);
             let wait = Wait::begin(&provider, LEN);
-            victim.child.tell(&Message::Go);
+            victim.child.send(&Message::Go);
             wait
         });
         self.round = Some(Round {
@@ -261,9 +262,9 @@ impl Scene for Stage {
             1 => self.assert_slot_is_free(&provider),
             _ => {}
         }
-        views
-            .iter()
-            .for_each(|(view, seed)| shm::check(view, *seed).unwrap());
+        for (view, seed) in &views {
+            shm::check(view, *seed).unwrap();
+        }
         views.truncate(1);
         let capacity = use_all(&provider) + 1;
         assert_eq!(

@@ -39,7 +39,9 @@ impl Path {
             "fewer system calls than were counted"
         );
         let program = tracee.program();
-        let (mut own, mut steps, mut instructions) = (Vec::new(), Vec::new(), 0);
+        let mut own = Vec::new();
+        let mut steps = Vec::new();
+        let mut instructions = 0;
         while instructions < limit {
             let ip = tracee.ip();
             if program.contains(ip) {
@@ -103,9 +105,10 @@ impl Path {
 
     /// Returns the location of a point in the program, for addr2line.
     pub(crate) fn place(&self, point: usize) -> String {
-        self.own
-            .get(point)
-            .map_or("the end".to_owned(), |offset| format!("{offset:#x}"))
+        match self.own.get(point) {
+            Some(offset) => format!("{offset:#x}"),
+            None => "the end".to_owned(),
+        }
     }
 }
 
@@ -118,25 +121,28 @@ fn skip(tracee: &Tracee, calls: usize) -> bool {
 /// Returns the number of system calls from a child's first mark to its second one. The last ones
 /// are those of the second mark itself.
 pub(crate) fn count_calls(tracee: &Tracee) -> usize {
-    std::iter::from_fn(|| (tracee.go(Pace::Call) == Stop::Call).then_some(())).count() / 2
+    let mut stops = 0;
+    while tracee.go(Pace::Call) == Stop::Call {
+        stops += 1;
+    }
+    stops / 2
 }
 
 /// Returns the cheaper of two leads for each instruction: a step from the instruction before it, or
 /// a breakpoint at it.
 fn leads(own: &[u64], steps: &[usize]) -> Vec<Lead> {
     let mut passed = HashMap::new();
-    let (mut lead, mut cost) = (Lead { at: 0, passes: 0 }, usize::MAX);
+    let mut lead = Lead { at: 0, passes: 0 };
+    let mut cost = usize::MAX;
     let lead_to = |at: usize| {
         let passes = passed.entry(own[at]).or_insert(0);
         let stepped = cost.saturating_add(if at > 0 { steps[at] - steps[at - 1] } else { 0 });
         if *passes * PASS < stepped {
-            (lead, cost) = (
-                Lead {
-                    at,
-                    passes: *passes,
-                },
-                *passes * PASS,
-            );
+            lead = Lead {
+                at,
+                passes: *passes,
+            };
+            cost = *passes * PASS;
         } else {
             cost = stepped;
         }

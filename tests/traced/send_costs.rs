@@ -74,7 +74,11 @@ fn role(link: &Link, arguments: &[&str]) {
             let lowest_free = File::open("/dev/null").unwrap().as_raw_fd();
             sys::limit_descriptors(lowest_free as u64);
             send_copy(&mut publisher);
-            marked(|| (0..SENDS).for_each(|_| send_copy(&mut publisher)));
+            marked(|| {
+                for _ in 0..SENDS {
+                    send_copy(&mut publisher);
+                }
+            });
             drop(late);
         }
         "garbage" => {
@@ -86,7 +90,11 @@ fn role(link: &Link, arguments: &[&str]) {
                 .unwrap();
             object.write_all_at(&[0xff; 4], ARRIVALS).unwrap();
             send_copy(&mut publisher);
-            marked(|| (0..SENDS).for_each(|_| send_copy(&mut publisher)));
+            marked(|| {
+                for _ in 0..SENDS {
+                    send_copy(&mut publisher);
+                }
+            });
         }
         "leave" => {
             // It has read its message; the others still read theirs.

@@ -130,7 +130,7 @@ impl Tracee {
     }
 
     /// Resumes the child without waiting for it.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn continue_running(&self) {
         self.resume(libc::PTRACE_CONT);
     }
 

@@ -65,7 +65,8 @@ impl Wait {
 /// once.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>, meanwhile: impl FnOnce()) -> T {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut future, mut meanwhile) = (pin!(future), Some(meanwhile));
+    let mut future = pin!(future);
+    let mut meanwhile = Some(meanwhile);
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(output) => return output,

@@ -10,7 +10,9 @@ fn dropped_cold() {
     let backend = build(&Source::new("cold"));
     let chunks = [(); 3].map(|()| backend.alloc(layout(1000, 1)).unwrap());
     let places = chunks.each_ref().map(place);
-    chunks.into_iter().for_each(Chunk::drop_cold);
+    for chunk in chunks {
+        chunk.drop_cold();
+    }
     let again = [(); 3].map(|()| backend.alloc(layout(1000, 1)).unwrap());
     assert_eq!(
         again.each_ref().map(place),
@@ -59,11 +61,10 @@ fn size_classes() {
 fn last_chunk_removes_segments() {
     let source = Source::new("backend-outlives");
     let backend = build(&source);
-    let (chunk, other) = (
-        backend.alloc(layout(100, 1)).unwrap(),
-        backend.alloc(layout(100, 1)).unwrap(),
-    );
-    let (mapped, address) = (other.keep_mapped(), other.as_ptr());
+    let chunk = backend.alloc(layout(100, 1)).unwrap();
+    let other = backend.alloc(layout(100, 1)).unwrap();
+    let mapped = other.keep_mapped();
+    let address = other.as_ptr();
     drop(backend);
     drop(other);
     // SAFETY: there is no reader.
@@ -232,7 +233,9 @@ fn whole_segments_of_several_threads() {
     let held = AtomicUsize::new(0);
     thread::scope(|scope| {
         for seed in 0..3 {
-            let (source, backend, held) = (&source, &backend, &held);
+            let source = &source;
+            let backend = &backend;
+            let held = &held;
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(seed);
                 for _ in 0..300 {
@@ -260,7 +263,8 @@ fn leak() {
     let source = Source::new("backend-given-up");
     let backend = build(&source);
     let kept = backend.alloc(layout(MIB / 2, 1)).unwrap();
-    let (first, address) = (place(&kept), kept.as_ptr());
+    let first = place(&kept);
+    let address = kept.as_ptr();
     let mapped = kept.keep_mapped();
     // SAFETY: no reader writes.
     unsafe { address.write_bytes(9, MIB / 2) };
@@ -323,10 +327,8 @@ fn raw() {
 fn forked_child() {
     let source = Source::new("backend-fork");
     let backend = build(&source);
-    let (chunk, idle) = (
-        backend.alloc(layout(100, 1)).unwrap(),
-        backend.alloc(layout(MIB / 2, 1)).unwrap(),
-    );
+    let chunk = backend.alloc(layout(100, 1)).unwrap();
+    let idle = backend.alloc(layout(MIB / 2, 1)).unwrap();
     drop(idle);
     let mapped = chunk.keep_mapped();
     // SAFETY: the child takes no lock of other threads' and exits.

@@ -46,10 +46,10 @@ fn as_points(message: Message, is_damaged: bool) -> Result<Message, RecvError> {
             assert!(is_points(len), "{len} bytes");
             let items = Value::items(&points);
             assert_eq!(items.len(), (len - 8) / 6);
-            let sum = items
-                .iter()
-                .flatten()
-                .fold(*points, |sum, &word| sum ^ u64::from(word));
+            let mut sum = *points;
+            for word in items.iter().flatten() {
+                sum ^= u64::from(*word);
+            }
             black_box(sum);
             Ok(Value::into_inner(points))
         }
@@ -281,8 +281,16 @@ impl<'a> Ends<'a> {
             }
             Step::Send { len, tagged, wait } => self.send(usize::from(len), tagged, wait),
             Step::Receive { wait, keep, typed } => self.receive(wait, keep, typed),
-            Step::Fill => (0..SLOTS + 2).for_each(|_| self.send_copy(1, false, false)),
-            Step::Empty => (0..SLOTS + 2).for_each(|_| self.receive(false, false, false)),
+            Step::Fill => {
+                for _ in 0..SLOTS + 2 {
+                    self.send_copy(1, false, false);
+                }
+            }
+            Step::Empty => {
+                for _ in 0..SLOTS + 2 {
+                    self.receive(false, false, false);
+                }
+            }
             Step::DropKept(pick) if !self.kept.is_empty() => {
                 self.kept.swap_remove(usize::from(pick) % self.kept.len());
             }
@@ -317,7 +325,9 @@ impl<'a> Ends<'a> {
             Step::Go { is_sender: false } => self.receiver = None,
             Step::Forge { .. } | Step::Write(..) | Step::Copy { .. } if self.is_peaceful => {}
             Step::Forge { word, step } => {
-                (0..=SLOTS).for_each(|slot| self.forge(slot, word, step));
+                for slot in 0..=SLOTS {
+                    self.forge(slot, word, step);
+                }
             }
             Step::Write(place, value) => self.write(place, value),
             Step::Copy { from, to } => self.write(to, Value::CopyOf(from.word())),
@@ -350,15 +360,16 @@ impl<'a> Ends<'a> {
         words[at] = words[at].wrapping_add_signed(step.into());
         let ticket = words[0].wrapping_sub(1);
         let tag = if head & 0x80 == 0 { &[] } else { &words[6..] };
-        let covered = words[2..5].iter().chain(tag).chain([&head]);
-        let check = covered
-            .copied()
-            .chain([!ticket])
-            .fold(0, |hash: u64, word| {
-                (hash ^ word)
-                    .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                    .rotate_left(29)
-            });
+        let mut covered = words[2..5].to_vec();
+        covered.extend(tag);
+        covered.push(head);
+        covered.push(!ticket);
+        let mut check: u64 = 0;
+        for word in covered {
+            check = (check ^ word)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(29);
+        }
         self.is_damaged = true;
         self.is_forged = true;
         self.object.set(word_of(at), words[at]);
@@ -368,7 +379,8 @@ impl<'a> Ends<'a> {
     /// Bytes unlike those of the messages around it.
     fn payload(&mut self, len: usize, tagged: bool) -> Sent {
         self.count = self.count.wrapping_add(1);
-        (vec![self.count; len], tagged.then_some([self.count; 16]))
+        let tag = if tagged { Some([self.count; 16]) } else { None };
+        (vec![self.count; len], tag)
     }
 
     fn send_copy(&mut self, len: usize, tagged: bool, wait: bool) {
@@ -408,7 +420,8 @@ impl<'a> Ends<'a> {
         if self.is_damaged {
             return drop(black_box(sent.map_err(|error| error.to_string())));
         }
-        let (full, under_way) = (self.under_way.len() >= SLOTS, self.under_way.len());
+        let full = self.under_way.len() >= SLOTS;
+        let under_way = self.under_way.len();
         match sent {
             Ok(()) => {
                 assert!(
@@ -437,13 +450,10 @@ impl<'a> Ends<'a> {
         } else {
             receiver.try_recv()
         };
-        let received = received.and_then(|message| {
-            if typed {
-                as_points(message, self.is_damaged)
-            } else {
-                Ok(message)
-            }
-        });
+        let received = match received {
+            Ok(message) if typed => as_points(message, self.is_damaged),
+            received => received,
+        };
         if self.is_damaged {
             return self.note_damaged(received, keep);
         }

@@ -53,8 +53,8 @@ enum Step {
     },
     Trim,
     Reclaim,
-    Come,
-    Go(u8),
+    AddClient,
+    DropClient(u8),
     Connect(u8),
     Warm(u8),
     Attach {
@@ -119,7 +119,9 @@ impl Program {
         let stormed = OpenObject::open(&path, RECORDS);
         self.storm.during(&stormed, || {
             let mut world = World::new(prefix, owner, OpenObject::open(&path, RECORDS));
-            self.steps.0.iter().for_each(|step| world.run(step));
+            for step in &self.steps.0 {
+                world.run(step);
+            }
             world.end(self.provider_goes_first);
         });
         drop(stormed);
@@ -165,8 +167,9 @@ impl World {
             Step::Describe(pick) => self.descriptors.extend(self.owner.describe(pick)),
             Step::Grant { buffer, peer } => {
                 let id = self.ids.get(usize::from(peer) % self.ids.len().max(1));
-                self.descriptors
-                    .extend(id.and_then(|&id| self.owner.grant(buffer, id)));
+                if let Some(id) = id {
+                    self.descriptors.extend(self.owner.grant(buffer, *id));
+                }
             }
             Step::GrantTo { buffer, mut peer } => {
                 // The id of any other provider would be refused for that reason alone.
@@ -176,8 +179,8 @@ impl World {
             }
             Step::Trim => drop(self.owner.provider().trim()),
             Step::Reclaim => drop(self.owner.provider().reclaim()),
-            Step::Come => self.peers.come(),
-            Step::Go(pick) => self.peers.go(pick),
+            Step::AddClient => self.peers.add_client(),
+            Step::DropClient(pick) => self.peers.drop_client(pick),
             Step::Connect(pick) => self
                 .ids
                 .extend(self.peers.connect(pick, self.owner.provider().id())),
@@ -230,8 +233,8 @@ impl World {
                 };
                 let before = self.control.get(word);
                 self.control.apply(&Write::Word(word, value));
-                self.peers.go(0);
-                self.peers.come();
+                self.peers.drop_client(0);
+                self.peers.add_client();
                 self.ids
                     .extend(self.peers.connect_last(self.owner.provider().id()));
                 if matches!(word, Word::Head(_)) {
@@ -254,7 +257,10 @@ impl World {
     }
 
     fn attach(&mut self, client: u8, pick: u8, changes: &[Change]) {
-        if let Some(descriptor) = self.seen(pick).and_then(|seen| forge(&seen, changes)) {
+        let Some(seen) = self.seen(pick) else {
+            return;
+        };
+        if let Some(descriptor) = forge(&seen, changes) {
             self.peers.attach(client, &descriptor);
         }
     }
@@ -286,7 +292,9 @@ impl World {
         owner.end(provider_first);
         peers.read_all();
         drop(peers);
-        planted.iter().for_each(|path| outside::remove(path));
+        for path in &planted {
+            outside::remove(path);
+        }
     }
 }
 
@@ -478,7 +486,10 @@ impl Owner {
     fn publish(&mut self, len: usize, is_kept: bool) -> Option<Descriptor> {
         let before = self.held.len();
         self.alloc(len);
-        let last = (self.held.len() > before).then_some(before)?;
+        if self.held.len() == before {
+            return None;
+        }
+        let last = before;
         // `freeze` and `drop` take a handle out with `swap_remove`; this one is last.
         self.freeze(last as u8);
         let descriptor = self.describe(last as u8);
@@ -527,7 +538,11 @@ impl Owner {
     /// Drops everything, with the provider first or last.
     fn end(self, provider_first: bool) {
         let Self { provider, held, .. } = self;
-        let check_all = |held: Vec<Held>| held.iter().for_each(Held::check);
+        let check_all = |held: Vec<Held>| {
+            for held in &held {
+                held.check();
+            }
+        };
         if provider_first {
             drop(provider);
             check_all(held);
@@ -538,8 +553,11 @@ impl Owner {
     }
 
     fn take(&mut self, pick: u8) -> Option<Held> {
-        let count = self.held.len();
-        (count > 0).then(|| self.held.swap_remove(usize::from(pick) % count))
+        if self.held.is_empty() {
+            return None;
+        }
+        let at = usize::from(pick) % self.held.len();
+        Some(self.held.swap_remove(at))
     }
 
     fn frozen(&self, pick: u8) -> Option<(&ShmBytes, &Held)> {
@@ -573,12 +591,12 @@ impl Peers {
             clients: Vec::new(),
             views: Vec::new(),
         };
-        this.come();
+        this.add_client();
         this
     }
 
     /// Adds a client.
-    fn come(&mut self) {
+    fn add_client(&mut self) {
         if self.clients.len() < MAX_CLIENTS {
             self.clients
                 .push(Client::in_namespace(&Namespace::new(&self.prefix).unwrap()));
@@ -586,7 +604,7 @@ impl Peers {
     }
 
     /// Drops a client but keeps its views.
-    fn go(&mut self, pick: u8) {
+    fn drop_client(&mut self, pick: u8) {
         if self.clients.len() > 1 {
             self.clients
                 .swap_remove(usize::from(pick) % self.clients.len());
@@ -654,7 +672,9 @@ impl Peers {
     }
 
     fn read_all(&self) {
-        self.views.iter().for_each(read);
+        for view in &self.views {
+            read(view);
+        }
     }
 
     fn keep(&mut self, view: ShmView) {
@@ -677,7 +697,11 @@ fn read(view: &ShmView) {
     } else {
         &view[..1]
     };
-    black_box(part.iter().fold(0, |sum, byte| sum ^ byte) ^ view.get(end).copied().unwrap_or(0));
+    let mut sum = view.get(end).copied().unwrap_or(0);
+    for byte in part {
+        sum ^= byte;
+    }
+    black_box(sum);
 }
 
 /// An OS error would mean that something from shared memory reached a system call unchecked.

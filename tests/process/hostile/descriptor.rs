@@ -42,7 +42,9 @@ impl Forgeries {
     /// Tries the forgeries with a provider and a client of this prefix, which is used only here.
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
-        self.0 .0.iter().for_each(|forgery| scene.try_out(forgery));
+        for forgery in &self.0 .0 {
+            scene.try_out(forgery);
+        }
         scene.end();
         outside::assert_nothing_left(prefix);
     }
@@ -85,21 +87,23 @@ impl Scene {
                 Ok(descriptor) => self.attach(&descriptor),
                 Err(error) => drop(black_box(error.to_string())),
             },
-            Forgery::Signed(bytes) => sign(*bytes)
-                .iter()
-                .for_each(|descriptor| self.attach(descriptor)),
+            Forgery::Signed(bytes) => {
+                for descriptor in sign(*bytes).iter() {
+                    self.attach(descriptor);
+                }
+            }
             Forgery::Changed(pick, changes) => {
                 let seen = &self.sent[usize::from(*pick) % self.sent.len()];
-                forge(seen, changes)
-                    .iter()
-                    .for_each(|descriptor| self.attach(descriptor));
+                for descriptor in forge(seen, changes).iter() {
+                    self.attach(descriptor);
+                }
             }
             Forgery::Peer(bytes) => self.grant(PeerId::from_bytes(*bytes)),
             Forgery::ChangedPeer(changes) => {
                 let mut bytes = self.peer.to_bytes();
-                changes
-                    .iter()
-                    .for_each(|(at, byte)| bytes[usize::from(*at) % PeerId::SIZE] = *byte);
+                for (at, byte) in changes {
+                    bytes[usize::from(*at) % PeerId::SIZE] = *byte;
+                }
                 self.grant(PeerId::from_bytes(bytes));
             }
         }
@@ -183,7 +187,9 @@ pub(crate) enum Change {
 /// Returns the descriptor with these changes, or `None` if it no longer parses.
 pub(crate) fn forge(seen: &Descriptor, changes: &[Change]) -> Option<Descriptor> {
     let mut bytes = seen.to_bytes();
-    changes.iter().for_each(|change| change.apply(&mut bytes));
+    for change in changes {
+        change.apply(&mut bytes);
+    }
     sign(bytes)
 }
 

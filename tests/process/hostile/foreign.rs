@@ -73,7 +73,9 @@ impl Objects {
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
         let living = outside::files(prefix);
-        self.objects.0.iter().for_each(|object| scene.make(object));
+        for object in &self.objects.0 {
+            scene.make(object);
+        }
         if self.is_swept_first {
             scene.sweep();
         }
@@ -104,9 +106,9 @@ impl Objects {
             living.iter().all(|path| !path.exists()),
             "the owner does not take its objects along"
         );
-        outside::files(prefix)
-            .iter()
-            .for_each(|path| outside::remove(path));
+        for path in outside::files(prefix).iter() {
+            outside::remove(path);
+        }
         outside::assert_nothing_left(prefix);
     }
 
@@ -188,7 +190,9 @@ impl<'a> Scene<'a> {
                 }
                 if let Some(file) = create(&path, &copy) {
                     let control = OpenObject::open(&path, RECORDS);
-                    writes.iter().for_each(|write| control.apply(write));
+                    for write in writes {
+                        control.apply(write);
+                    }
                     file.set_len(len.map_or(copy.len() as u64, u64::from))
                         .expect("room in /dev/shm");
                 }
@@ -205,12 +209,10 @@ impl<'a> Scene<'a> {
                 format!("{}.{}.{serial:x}", self.prefix, id.number(&self.provider)).into_bytes()
             }
             Name::Any(bytes) => {
-                let plain = bytes
-                    .iter()
-                    .filter(|byte| !b"/\0".contains(byte))
-                    .take(100)
-                    .copied();
-                self.prefix.bytes().chain([b'.']).chain(plain).collect()
+                let plain = bytes.iter().filter(|byte| !b"/\0".contains(byte));
+                let mut name = format!("{}.", self.prefix).into_bytes();
+                name.extend(plain.take(100));
+                name
             }
         };
         Path::new("/dev/shm").join(OsStr::from_bytes(&file))

@@ -67,9 +67,9 @@ impl Program {
             .expect("/dev/shm can be read");
         scene.check();
         drop(scene);
-        outside::files(prefix)
-            .iter()
-            .for_each(|path| outside::remove(path));
+        for path in outside::files(prefix).iter() {
+            outside::remove(path);
+        }
         outside::assert_nothing_left(prefix);
     }
 }
@@ -143,7 +143,9 @@ impl<'a> Scene<'a> {
         }
         if path.metadata().is_ok_and(|metadata| metadata.len() > 7) {
             let object = OpenObject::open(&path, RECORDS);
-            writes.iter().for_each(|write| object.apply(write));
+            for write in writes {
+                object.apply(write);
+            }
         }
         if let Some(len) = len {
             let file = File::options().write(true).open(&path).expect("an object");
@@ -182,10 +184,15 @@ impl<'a> Scene<'a> {
             (&own.state, own.is_orphan, own.orphans),
             (&State::Alive, false, Swept::default())
         );
-        let genuine = own.segments.iter().filter(|segment| segment.serial < 1000);
-        let (held, len) = genuine.fold((0, 0), |(held, len), next| {
-            (held + next.bytes_held, len + next.len)
-        });
+        let mut held = 0;
+        let mut len = 0;
+        for segment in &own.segments {
+            let is_genuine = segment.serial < 1000;
+            if is_genuine {
+                held += segment.bytes_held;
+                len += segment.len;
+            }
+        }
         assert_eq!(
             (held, len),
             (stats.bytes_held as u64, stats.bytes_mapped as u64)

@@ -198,7 +198,9 @@ impl Storm {
             if !self.is_calm() {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Relaxed) {
-                        self.0.iter().for_each(|write| object.apply(write));
+                        for write in &self.0 {
+                            object.apply(write);
+                        }
                     }
                 });
             }

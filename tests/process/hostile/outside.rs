@@ -8,33 +8,30 @@ use std::path::{Path, PathBuf};
 /// Files under /dev/shm that start with `prefix` and a dot.
 pub(crate) fn files(prefix: &str) -> Vec<PathBuf> {
     let start = format!("{prefix}.");
-    let entries = fs::read_dir("/dev/shm")
-        .expect("a directory /dev/shm")
-        .filter_map(Result::ok);
-    entries
-        .filter(|entry| {
-            entry
-                .file_name()
-                .as_encoded_bytes()
-                .starts_with(start.as_bytes())
-        })
-        .map(|e| e.path())
-        .collect()
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/dev/shm").expect("a directory /dev/shm") {
+        let Ok(entry) = entry else { continue };
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(start.as_bytes()) {
+            found.push(entry.path());
+        }
+    }
+    found
 }
 
 /// Removes a file or an empty directory.
 pub(crate) fn remove(path: &Path) {
     // Another process may have swept it away.
-    let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+    if fs::remove_file(path).is_err() {
+        let _ = fs::remove_dir(path);
+    }
 }
 
 /// Returns `true` if a slice lies in one mapping (if `writable`, a writable one) of an object with
 /// the prefix.
 pub(crate) fn is_mapped(bytes: &[u8], prefix: &str, writable: bool) -> bool {
-    let (start, end) = (
-        bytes.as_ptr() as usize,
-        bytes.as_ptr() as usize + bytes.len(),
-    );
+    let start = bytes.as_ptr() as usize;
+    let end = bytes.as_ptr() as usize + bytes.len();
     mappings(prefix).iter().any(|mapping| {
         mapping.start <= start && end <= mapping.end && (!writable || mapping.is_writable)
     })
@@ -55,8 +52,8 @@ pub(crate) fn assert_swept(prefix: &str) {
         });
         if !is_segment {
             let file = fs::OpenOptions::new().write(true).open(&path);
-            file.and_then(|file| file.write_at(magic, 0))
-                .expect("an object");
+            let file = file.expect("an object");
+            file.write_at(magic, 0).expect("an object");
         }
     }
     shm_pool::Namespace::new(prefix)
@@ -71,12 +68,17 @@ pub(crate) fn assert_nothing_left(prefix: &str) {
     let files = files(prefix);
     assert!(files.is_empty(), "left in /dev/shm: {files:?}");
     assert_eq!(mappings(prefix).len(), 0, "mappings that are left");
-    let open = fs::read_dir("/proc/self/fd")
-        .expect("/proc")
-        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    let left: Vec<PathBuf> = open
-        .filter(|path| path.to_string_lossy().contains(&format!("/{prefix}.")))
-        .collect();
+    let mut left: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir("/proc/self/fd").expect("/proc") {
+        let Ok(entry) = entry else { continue };
+        // The directory's own descriptor is closed by then.
+        let Ok(path) = fs::read_link(entry.path()) else {
+            continue;
+        };
+        if path.to_string_lossy().contains(&format!("/{prefix}.")) {
+            left.push(path);
+        }
+    }
     assert!(left.is_empty(), "open files that are left: {left:?}");
 }
 

@@ -115,7 +115,9 @@ impl Program {
         };
         let stormed = OpenObject::open(path, 1);
         self.storm.during(&stormed, || {
-            self.steps.0.iter().for_each(|step| world.run(step));
+            for step in &self.steps.0 {
+                world.run(step);
+            }
             world.end();
         });
         drop(stormed);
@@ -160,9 +162,9 @@ impl Good {
         if keep && self.kept.len() < CAPACITY {
             self.kept.push((message, number));
         }
-        self.kept
-            .iter()
-            .for_each(|(message, number)| assert_eq!(number_of(message), *number, "it changes"));
+        for (message, number) in &self.kept {
+            assert_eq!(number_of(message), *number, "it changes");
+        }
         true
     }
 }
@@ -179,8 +181,11 @@ fn number_of(message: &Message) -> u64 {
 
 /// Every other message has a tag.
 fn tag_of(number: u64) -> Option<[u8; 16]> {
+    if number % 2 == 0 {
+        return None;
+    }
     let tag = u128::from(number) << 64 | u128::from(number);
-    (number % 2 == 1).then_some(tag.to_le_bytes())
+    Some(tag.to_le_bytes())
 }
 
 fn options(number: u64, wait: bool) -> SendOptions {
@@ -261,14 +266,17 @@ impl World {
         assert_eq!(publisher.served().receivers().count(), 3);
         let rendezvous_path = PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel"));
         let object = |path: &Path| OpenObject::open(path, 1);
-        let (rendezvous, connection) = (object(&rendezvous_path), object(&connection_path));
+        let rendezvous = object(&rendezvous_path);
+        let connection = object(&connection_path);
         let id = connection_path
             .to_string_lossy()
             .rsplit('.')
             .nth(1)
             .and_then(|id| u64::from_str_radix(id, 16).ok());
         let hostile_id = id.expect("the id in its name");
-        let (guests, held, sent) = (Vec::new(), Vec::new(), 0);
+        let guests = Vec::new();
+        let held = Vec::new();
+        let sent = 0;
         Self {
             goods,
             guests,
@@ -299,9 +307,9 @@ impl World {
                 let Ok(mut buffer) = self.provider.alloc((1 + usize::from(len) % 500) * 8) else {
                     return;
                 };
-                buffer
-                    .chunks_exact_mut(8)
-                    .for_each(|word| word.copy_from_slice(&self.sent.to_le_bytes()));
+                for word in buffer.chunks_exact_mut(8) {
+                    word.copy_from_slice(&self.sent.to_le_bytes());
+                }
                 let options = options(self.sent, wait);
                 let sent = self.publisher.send_with(buffer, options);
                 self.note(sent.map_err(|error| error.kind()));
@@ -317,7 +325,9 @@ impl World {
             Step::Misread { keep } => match self.hostile.try_recv() {
                 Ok(message) => {
                     black_box(message.iter().fold(0u8, |sum, byte| sum ^ byte));
-                    self.held.extend(keep.then_some(message));
+                    if keep {
+                        self.held.push(message);
+                    }
                 }
                 Err(error) => drop(black_box(error.to_string())),
             },
