@@ -1213,7 +1213,7 @@ fn hopeless_request_is_in_no_way() {
         .tuning(Tuning::new().arena_size(MIB))
         .build()
         .unwrap();
-    // Several segments, all of which are idle but for one short message.
+    // Several segments, of which only one short message is in use.
     let many: Vec<_> = (0..14).map(|_| provider.alloc(MIB).unwrap()).collect();
     let _stays = provider.alloc(60_000).unwrap();
     drop(many);

@@ -224,7 +224,7 @@ fn files_of_others() {
 }
 
 /// A buffer sent through several channels counts once in the statistics.
-/// The number of buffers saturates, whatever the options.
+/// The number of buffers saturates with any options.
 #[test]
 fn number_of_buffers() {
     let options = Sender::builder().capacity(3);

@@ -545,7 +545,7 @@ fn quota_counts_grants() {
     drop(grants.map(|granted| client.attach(&granted).unwrap()));
     assert_eq!(held(&provider, peer), 0);
 
-    // The slot's next peer starts from zero, whatever the last one held.
+    // The slot's next peer starts from zero, not from the bytes of the last one.
     let unclaimed = messages[0].grant(peer).unwrap();
     drop(client);
     let next = Client::new();

@@ -601,8 +601,8 @@ fn share_of_bytes() {
     drop(sending.join().unwrap());
 }
 
-/// A receiver at its own limit is told so, once for each message, and not that the publisher is
-/// quiet.
+/// A receiver at its own limit gets that error, once for each message, and not the one of a quiet
+/// publisher.
 #[test]
 fn receiver_learns_of_its_limit() {
     let mut scene = Scene::new("limit", Publisher::builder());
@@ -841,8 +841,8 @@ fn serve_joins() {
 }
 
 /// A subscriber of publishers that restart, and serve joins apart: it gets what is sent after it
-/// was connected, and learns of the end even if it never was. What it keeps is not borrowed from
-/// the next one.
+/// was connected, and learns of the end even if it never was. The messages that it keeps are not
+/// borrowed from the next one.
 #[test]
 fn restarts_with_joins_apart() {
     let options = || Publisher::builder().joins_in_send(false).max_borrowed(1);

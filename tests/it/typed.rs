@@ -722,7 +722,7 @@ fn invalid_content() {
 fn nothing_is_left_of_earlier_messages() {
     let provider = pair().0;
     let dirty = |len| {
-        // As many as are idle, wherever the next one comes from.
+        // As many as are idle, so that the next one is one of them.
         let mut buffers: Vec<_> = (0..4).map(|_| provider.alloc(len).unwrap()).collect();
         for buffer in &mut buffers {
             buffer.fill(0xff);

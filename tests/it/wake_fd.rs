@@ -276,7 +276,7 @@ fn epoll_of_sends() {
         });
         scope.spawn(move || {
             for number in 0..MESSAGES {
-                // At its limit, it is told so.
+                // At its limit, it gets that error.
                 let received = std::iter::repeat_with(|| checking.recv())
                     .find(|received| !matches!(received, Err(RecvError::TooManyBorrowed { .. })));
                 assert!(holds(&received.unwrap().unwrap(), number));
@@ -407,7 +407,7 @@ fn sender_ready() {
 }
 
 /// Ready if no receiver is waited for: each has room, or is past the limit, whose clock runs. A
-/// receiver at its own limit is told so.
+/// receiver at its own limit gets that error.
 #[test]
 fn publisher_ready() {
     let provider = Provider::builder().build().unwrap();

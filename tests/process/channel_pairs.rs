@@ -65,7 +65,7 @@ fn idle(names: &Names) -> Child {
 }
 
 /// A receiver is killed while messages skip it: it is dropped by the next send, or when joins are
-/// served, and what it held comes back.
+/// served, and the buffers that it held return.
 #[test]
 fn killed_while_stalled() {
     for serves in [true, false] {
@@ -173,7 +173,7 @@ fn number_type(version: u64) -> MessageType {
 
 role!("typed-sender", typed_role);
 
-/// The role of a sender of numbers, of a version. Sends each number that it is told.
+/// The role of a sender of numbers, of a version. Sends each number that it receives.
 fn typed_role(link: &Link, arguments: &[&str]) {
     let [prefix, version] = arguments else {
         panic!("{arguments:?}")

@@ -100,7 +100,7 @@ enum Reader {
 }
 
 impl Reader {
-    /// Starts an owner, and receives nothing of what it sends.
+    /// Starts an owner, and receives none of its messages.
     fn of_new_owner(prefix: &str, kind: &str, channel: &str, len: usize) -> (Child, Self) {
         let owner = Child::start("ending", &[prefix, kind, channel, &len.to_string()]);
         let reader = if kind == "grants" {
@@ -382,7 +382,7 @@ fn last_reader_of_a_heavy_owner() {
 }
 
 /// The pool ends with the last provider, sender or publisher: a sender sends on without its
-/// provider, and what it has sent arrives after both have ended.
+/// provider, and its messages arrive after both have ended.
 #[test]
 fn sender_outlives_its_provider() {
     let names = Names::new("one-end-order");
@@ -496,8 +496,8 @@ fn with_static_reader(names: &Names, kind: &str, finishes: &str) -> (Child, Chil
     (owner, reader)
 }
 
-/// A last reader that exits without dropping what it holds removes what an ended owner has left, if
-/// it says that it has finished. What it holds stays as it is.
+/// A last reader that exits without dropping its messages removes the objects of an ended owner, if
+/// it says that it has finished. The messages that it holds stay as they are.
 #[test]
 fn reader_in_a_static_finishes() {
     for kind in KINDS {

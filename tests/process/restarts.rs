@@ -505,7 +505,7 @@ fn report_connections(link: &Link, follower: &mut dyn Follower) {
     }
 }
 
-/// A receiver that waits for a registration is woken when the process that has it is killed.
+/// A receiver that waits for a registration is woken when the process that holds it is killed.
 #[test]
 fn registration_of_killed_receiver() {
     let names = Names::new("restart-registration");

@@ -468,7 +468,7 @@ fn gateway_role(link: &Link, arguments: &[&str]) {
     let listening = listener.as_raw_fd();
     let serving = thread::spawn(move || {
         let mut account = Account::new(false);
-        // Until the gateway is told to end: the client may have left before, and no other comes.
+        // Until the gateway is to end: the client may have left before, and no other joins.
         while let Ok((mut socket, _)) = listener.accept() {
             let served = serve(&provider, &mut socket, &mut camera, &mut account);
             provider.reclaim();

@@ -159,7 +159,7 @@ fn by_wait_any(receiver: &mut AnyReceiver) {
 
 const TRIES: usize = 20;
 
-/// By default nothing is spun on the CPU of the other end, and what a program has set is.
+/// By default nothing is spun on the CPU of the other end, and the time that a program has set is.
 fn assert_spins_as_set(wait: impl Fn(Spin) -> u64) {
     share_a_cpu();
     // Other processes of the machine may disturb a try, in both directions.

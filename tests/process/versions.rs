@@ -2,7 +2,7 @@
 //! upgrade: both sides learn both versions, and the next publisher of the same version is
 //! received.
 //!
-//! The other version is this one with another number in its object, where all versions have it.
+//! The other version is this one with another number in its object, at the place that all versions share.
 
 use crate::channel::provider;
 use crate::child::Child;
@@ -19,7 +19,7 @@ const CHANNEL: &str = "c";
 role!("upgrading", role);
 
 /// A receiver or subscriber. Answers with the versions found and expected when it opens the channel;
-/// then, each time it is told to go on, opens it again and answers with the length of a message.
+/// then, at each request, opens it again and answers with the length of a message.
 fn role(link: &Link, arguments: &[&str]) {
     let [prefix, kind] = arguments else {
         panic!("{arguments:?}")

@@ -98,7 +98,7 @@ fn beside_joins_role(link: &Link, arguments: &[&str]) {
         .joins_in_send(false)
         .create(&provider, "warm")
         .unwrap();
-    // Large enough for what a receiver leaves behind until its connection is dropped.
+    // Large enough for the messages of a receiver that has left, until its connection is dropped.
     provider.reserve(4096, 8).unwrap().keep();
     let publisher = Mutex::new(publisher);
     let is_over = AtomicBool::new(false);

@@ -214,7 +214,7 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
     match (errno, operation) {
         // The object does not exist: its owner has closed it meanwhile.
         (libc::ENOENT, "connect") => error == "NoProvider",
-        // The name is gone, but its owner is alive.
+        // The name was removed, but its owner is alive.
         (libc::ENOENT, "attach" | "accept") => error == "ENOENT of open",
         (libc::ENOENT, OPEN) => error == "NotFound",
         // Or a sweep has removed the connection while it was being created.
