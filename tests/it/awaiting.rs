@@ -253,7 +253,7 @@ fn waker_panics() {
 fn waker_drops_its_end() {
     struct Drops {
         place: std::sync::Mutex<Option<Receiver>>,
-        told: mpsc::SyncSender<()>,
+        dropped: mpsc::SyncSender<()>,
         polling: thread::ThreadId,
         is_woken_in_poll: AtomicBool,
     }
@@ -265,15 +265,15 @@ fn waker_drops_its_end() {
                 return;
             }
             drop(self.place.lock().unwrap().take());
-            self.told.send(()).unwrap();
+            self.dropped.send(()).unwrap();
         }
     }
     let scene = Scene::new("await-drops");
     let (mut sender, mut receiver) = scene.channel(0, 2);
-    let (told, heard) = mpsc::sync_channel(1);
+    let (dropped, was_dropped) = mpsc::sync_channel(1);
     let drops = Arc::new(Drops {
         place: std::sync::Mutex::default(),
-        told,
+        dropped,
         polling: thread::current().id(),
         is_woken_in_poll: AtomicBool::new(false),
     });
@@ -290,7 +290,7 @@ fn waker_drops_its_end() {
     *place = Some(receiver);
     drop(place);
     let _early_call = sender.send_copy(b"drop it");
-    heard.recv_timeout(FOR_EVER).unwrap();
+    was_dropped.recv_timeout(FOR_EVER).unwrap();
     assert_eq!(
         sender.send_copy(b"gone"),
         Err(SendErrorKind::Disconnected.into())

@@ -12,7 +12,7 @@ use std::rc::Rc;
 #[test]
 fn events_on_cold_paths() {
     let log = Log::start();
-    let told = |expected: &[&str]| {
+    let assert_events = |expected: &[&str]| {
         let events = log.take();
         assert_eq!(events.len(), expected.len(), "{events:?}");
         for (event, words) in events.iter().zip(expected) {
@@ -28,12 +28,12 @@ fn events_on_cold_paths() {
         .max_bytes(1 << 20)
         .build()
         .unwrap();
-    told(&[&format!(
+    assert_events(&[&format!(
         "INFO, provider made, max_bytes=1048576, {}, {prefix}",
         provider.id()
     )]);
     drop(message(&provider, 1_000, 1));
-    told(&["INFO, segment made, segment=1"]);
+    assert_events(&["INFO, segment made, segment=1"]);
     let mut publisher = Publisher::builder().create(&provider, "c").unwrap();
     let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let mut receiver = Subscriber::builder()
@@ -42,15 +42,15 @@ fn events_on_cold_paths() {
         .open("c")
         .unwrap();
     assert!(publisher.served().has_receivers());
-    told(&["INFO, receiver connected, channel=\"c\", DropOldest"]);
+    assert_events(&["INFO, receiver connected, channel=\"c\", DropOldest"]);
     for stamp in 0..1_000 {
         publisher.send(message(&provider, 1_000, stamp)).unwrap();
         drop(receiver.recv().unwrap());
     }
-    told(&[]);
+    assert_events(&[]);
     drop(receiver);
     assert!(!publisher.served().has_receivers());
-    told(&["INFO, receiver disconnected, channel=\"c\""]);
+    assert_events(&["INFO, receiver disconnected, channel=\"c\""]);
     drop(publisher);
     let all = fill(&provider, 100_000);
     assert!(log
@@ -70,7 +70,7 @@ fn events_on_cold_paths() {
         .iter()
         .any(|event| event.contains("idle memory given back")));
     drop(provider);
-    told(&["INFO, provider closed"]);
+    assert_events(&["INFO, provider closed"]);
 }
 
 /// Even if other receivers are replaced during the `send`.

@@ -86,10 +86,14 @@ fn grant_of_other_peer() {
     let own = thief.connect(provider.id()).unwrap().slot();
     let buffer = message(&provider, 100, 1);
     let granted = buffer.grant(peer).unwrap();
-    let Err(AttachError::OtherPeer { slot, own: told }) = thief.attach(&granted) else {
+    let Err(AttachError::OtherPeer {
+        slot,
+        own: reported,
+    }) = thief.attach(&granted)
+    else {
         panic!("a grant was taken up by another client");
     };
-    assert_eq!((slot, told), (peer.slot(), own));
+    assert_eq!((slot, reported), (peer.slot(), own));
     assert!(
         holds(&client.attach(&granted).unwrap(), 1),
         "the refused client spent the grant"

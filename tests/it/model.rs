@@ -185,19 +185,22 @@ impl World {
                 let stats = self.provider.stats();
                 let AllocError::Exhausted {
                     max_bytes,
-                    in_use: told,
+                    in_use: reported,
                     idle,
-                    leased: lent,
+                    leased: reported_leased,
                     ..
                 } = error
                 else {
                     panic!("{error}")
                 };
-                assert_eq!(told, in_use, "in use of the refusal");
+                assert_eq!(reported, in_use, "in use of the refusal");
                 // A peer may have leased idle ones.
-                assert!(lent <= leased, "{lent} of {leased} leased");
+                assert!(
+                    reported_leased <= leased,
+                    "{reported_leased} of {leased} leased"
+                );
                 assert_eq!(
-                    (max_bytes, told + lent + idle),
+                    (max_bytes, reported + reported_leased + idle),
                     (stats.max_bytes, stats.max_bytes)
                 );
                 self.assert_full(layout);

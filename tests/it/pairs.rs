@@ -180,9 +180,10 @@ fn trims_beside_windows() {
     };
     beside(trim, || {
         thread::scope(|scope| {
-            [100_000, MIB]
-                .map(|len| scope.spawn(move || use_windows(len)))
-                .map(|it| it.join().unwrap())
+            let threads = [100_000, MIB].map(|len| scope.spawn(move || use_windows(len)));
+            for thread in threads {
+                thread.join().unwrap();
+            }
         })
     });
     assert_eq!(provider.stats().bytes_in_use, 0);

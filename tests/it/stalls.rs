@@ -626,9 +626,9 @@ fn receiver_learns_of_its_limit() {
     // One that sleeps is woken.
     assert_prompt(|| {
         let recv = || matches!(receiver.recv(), Err(RecvError::TooManyBorrowed { max: 2 }));
-        let (was_told, time) =
+        let (is_refused, time) =
             wake_waiter(recv, || assert_eq!(figures(scene.send(3)), [0, 0, 0, 1, 0]));
-        assert!(was_told);
+        assert!(is_refused);
         time
     });
     assert_eq!(receiver.missed(), scene.missed()[0]);

@@ -613,7 +613,7 @@ fn short_waits_find_dead_sender() {
         let channel = shm::channel_object(names.prefix(), CHANNEL);
         channel.write_all_at(&1_u32.to_ne_bytes(), 64).unwrap(); // a thread that is not the sender's
         owner.kill();
-        let mut is_told = || {
+        let mut is_disconnected = || {
             if is_any {
                 return wait_any(&mut [&mut receiver], Duration::from_millis(10)).is_ok();
             }
@@ -624,7 +624,7 @@ fn short_waits_find_dead_sender() {
             matches!(error, RecvError::Disconnected)
         };
         assert!(
-            (0..500).any(|_| is_told()),
+            (0..500).any(|_| is_disconnected()),
             "waits of five seconds in all, any {is_any}"
         );
         drop(receiver);
@@ -686,9 +686,8 @@ fn concurrent_create() {
     let create_all = || {
         thread::scope(|scope| {
             let create = &create;
-            [2, 3, 8192]
-                .map(|slots| scope.spawn(move || create(slots)))
-                .map(|thread| thread.join())
+            let threads = [2, 3, 8192].map(|slots| scope.spawn(move || create(slots)));
+            threads.map(|thread| thread.join())
         })
     };
     let (results, _) = beside(|| names.sweep(), create_all);

@@ -139,15 +139,15 @@ fn joins_apart_at_descriptor_limit() {
         let before = shm::open_descriptors();
         for _ in 0..2 {
             // The second try is due after a while.
-            let told = loop {
+            let received = loop {
                 assert!(!with_only(0, || publisher.serve_joins()));
-                let told = receiver.try_recv();
-                if !matches!(told, Err(RecvError::Empty)) {
-                    break told;
+                let received = receiver.try_recv();
+                if !matches!(received, Err(RecvError::Empty)) {
+                    break received;
                 }
             };
             assert!(matches!(
-                told,
+                received,
                 Err(RecvError::NotConnected {
                     errno: libc::EMFILE
                 })

@@ -642,18 +642,19 @@ fn redirect(channel: &File, ticket: u64, segment: u64) {
     let mut head = [0; 8];
     channel.read_exact_at(&mut head, slot + 8).unwrap();
     let head = u64::from_ne_bytes(head);
-    let place = [segment, 0, 8];
     let mix = |hash: u64, word: u64| {
         (hash ^ word)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             .rotate_left(29)
     };
-    let check = mix(mix(place.into_iter().fold(0, mix), head), !ticket);
-    for (at, word) in (slot + 16..)
-        .step_by(8)
-        .zip(place.into_iter().chain([check]))
-    {
+    let mut check = 0;
+    for word in [segment, 0, 8, head, !ticket] {
+        check = mix(check, word);
+    }
+    let mut at = slot + 16;
+    for word in [segment, 0, 8, check] {
         channel.write_all_at(&word.to_ne_bytes(), at).unwrap();
+        at += 8;
     }
 }
 

@@ -19,15 +19,15 @@ fn provider(prefix: &str) -> Provider {
 #[test]
 fn each_thread_calls_the_hook() {
     in_child_for("hook", |prefix| {
-        let (tell, told) = mpsc::channel();
-        let tell = Mutex::new(tell);
+        let (sender, names) = mpsc::channel();
+        let sender = Mutex::new(sender);
         let hook = move |name: &str| {
-            tell.lock().unwrap().send(name.to_owned()).unwrap();
+            sender.lock().unwrap().send(name.to_owned()).unwrap();
             // A panic, without the report that fails the test.
             std::panic::resume_unwind(Box::new("ignored"));
         };
         threads::on_start(hook).unwrap();
-        let next = || told.recv_timeout(Duration::from_secs(60)).unwrap();
+        let next = || names.recv_timeout(Duration::from_secs(60)).unwrap();
 
         let provider = provider(prefix);
         let _publisher = Publisher::create(&provider, "channel").unwrap();

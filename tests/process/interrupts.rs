@@ -310,13 +310,13 @@ fn interrupt_in_forked_child() {
         let mut receiver = scene.receiver(CHANNEL);
         let interrupter = receiver.interrupter();
         let waiting = thread::scope(|scope| {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, threads) = std::sync::mpsc::channel();
             let waiting = scope.spawn(move || {
-                tell.send(sys::this_thread()).unwrap();
+                sender.send(sys::this_thread()).unwrap();
                 let first = receiver.recv();
                 (receiver, first.map(drop))
             });
-            crate::threads::wait_until_asleep(told.recv().unwrap());
+            crate::threads::wait_until_asleep(threads.recv().unwrap());
             let Some(forked) = sys::fork() else {
                 sys::end_with(|| interrupter.interrupt());
             };

@@ -433,9 +433,8 @@ fn concurrent_sweeps() {
         let sweep = || Namespace::new(names.prefix()).unwrap().sweep().unwrap();
         let start_two = || {
             thread::scope(|scope| {
-                [(); 2]
-                    .map(|()| scope.spawn(|| start_and_end(names.prefix())))
-                    .map(|it| it.join())
+                let threads = [(); 2].map(|()| scope.spawn(|| start_and_end(names.prefix())));
+                threads.map(|thread| thread.join())
             })
         };
         let ((results, _), _) = beside(sweep, || beside(sweep, start_two));

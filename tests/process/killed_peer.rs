@@ -680,16 +680,17 @@ fn attach_while_reclaiming(
     clients: &[Client],
     leased: &[ShmBytes],
 ) -> Vec<ShmView> {
-    let (is_over, (to_tell, told)) = (AtomicBool::new(false), mpsc::channel());
+    let is_over = AtomicBool::new(false);
+    let (sender, threads) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| {
-            to_tell.send(sys::this_thread()).unwrap();
+            sender.send(sys::this_thread()).unwrap();
             while !is_over.load(Ordering::Relaxed) {
                 provider.reclaim();
             }
         });
         let _over = SetOnDrop(&is_over);
-        let thread = told.recv().unwrap();
+        let thread = threads.recv().unwrap();
         // When this ends, the thread is clearing the second dead peer's slot, or has just done so.
         while messages[1].is_leased() {
             hint::spin_loop();

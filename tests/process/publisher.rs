@@ -308,11 +308,11 @@ fn killed_publisher() {
         for number in 0..SENT {
             assert_eq!(number_of(&asleep.recv().unwrap()), number);
         }
-        let (tell, threads) = mpsc::channel();
+        let (sender, threads) = mpsc::channel();
         let sleeping = [asleep, unconnected_and_parked].map(|mut receiver| {
-            let tell = tell.clone();
+            let sender = sender.clone();
             let sleep = move || {
-                tell.send(nix::unistd::gettid().as_raw()).unwrap();
+                sender.send(nix::unistd::gettid().as_raw()).unwrap();
                 let error = receiver.recv().map(|_| ()).unwrap_err();
                 assert!(matches!(error, RecvError::Disconnected), "{error}");
                 Instant::now()
@@ -330,7 +330,7 @@ fn killed_publisher() {
         let error = unconnected.recv().map(drop).unwrap_err();
         assert!(matches!(error, RecvError::Disconnected), "{error}");
         let [asleep, unconnected_and_parked] = sleeping;
-        let told = asleep.join().unwrap() - start;
+        let time = asleep.join().unwrap() - start;
         unconnected_and_parked.join().unwrap(); // by its scan, within a second
         let error = spins.join().unwrap();
         assert!(matches!(error, RecvError::Disconnected), "{error}");
@@ -349,7 +349,7 @@ fn killed_publisher() {
         for (message, number) in all.iter().zip(0..) {
             assert_eq!(number_of(message), number);
         }
-        told
+        time
     });
 }
 
@@ -690,13 +690,14 @@ fn join_at_descriptor_limit() {
             );
             // Longer than until the next try.
             let wait = Duration::from_millis(50);
-            let look = || {
+            let wait_for_another = || {
                 let error = with_only(sent - 2, || publisher.wait_for_receivers(2, wait));
                 let error = error.expect_err("only one has joined");
                 assert!(error.is_timeout(), "{error:?}");
             };
-            let (told, _) = wake_waiter(|| comes.recv().map(drop).unwrap_err(), look);
-            assert!(matches!(told, RecvError::NotConnected { .. }), "{told}");
+            let receive = || comes.recv().map(drop).unwrap_err();
+            let (error, _) = wake_waiter(receive, wait_for_another);
+            assert!(matches!(error, RecvError::NotConnected { .. }), "{error}");
             assert!(sent < 8, "enough descriptors");
             // It is connected without the limit.
             publisher.wait_for_receivers(2, FOR_EVER).unwrap();
@@ -854,9 +855,9 @@ fn open_garbage() {
                             .recv_timeout(Duration::from_micros(100))
                             .unwrap_err();
                         use RecvError::{Disconnected, NotConnected, TimedOut};
-                        let is_told =
+                        let is_expected =
                             matches!(error, TimedOut | Disconnected | NotConnected { .. });
-                        assert!(is_told, "{word:#x} at {at}: {error}");
+                        assert!(is_expected, "{word:#x} at {at}: {error}");
                     }
                     Err(error) => assert!(!error.to_string().is_empty()),
                 }

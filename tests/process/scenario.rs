@@ -378,7 +378,7 @@ fn receiver_role(link: &Link, arguments: &[&str]) {
     progress.answer(link);
 }
 
-/// What a subscriber has been told of one sensor.
+/// The messages and changes that a subscriber has received of one sensor.
 struct Account {
     gets_everything: bool,
     connections: usize,

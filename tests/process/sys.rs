@@ -412,11 +412,12 @@ fn fault() {
 /// has mapped it before.
 pub(crate) fn with_address_space<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
     // While one block is in use, malloc keeps the memory of freed ones for others of their length.
-    let blocks = |len: usize| std::array::from_fn(|_| black_box(Vec::<u8>::with_capacity(len)));
-    let kept: Vec<_> = (1..=256)
-        .map(|of_16| blocks(of_16 * 16))
-        .map(|[kept, ..]: [_; 8]| kept)
-        .collect();
+    let block = |len: usize| black_box(Vec::<u8>::with_capacity(len));
+    let mut kept = Vec::new();
+    for len in (1..=256).map(|of_16| of_16 * 16) {
+        let [in_use, ..]: [_; 8] = std::array::from_fn(|_| block(len));
+        kept.push(in_use);
+    }
     let result = with_limit(Resource::RLIMIT_AS, 0, bytes, body);
     drop(kept);
     result
@@ -441,9 +442,8 @@ pub(crate) fn with_heap_left<T>(left: usize, body: impl FnOnce() -> T) -> T {
     let spare = block(left);
     with_private_memory(0, || {
         // malloc keeps what was freed by its length.
-        let lengths = [1 << 20, 64 << 10, 4096]
-            .into_iter()
-            .chain((1..=128).rev().map(|of_16| of_16 * 16));
+        let small = (1..=128).rev().map(|of_16| of_16 * 16);
+        let lengths = [1 << 20, 64 << 10, 4096].into_iter().chain(small);
         for len in lengths {
             while eaten.len() < eaten.capacity() {
                 let Some(more) = block(len) else { break };

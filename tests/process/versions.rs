@@ -25,17 +25,16 @@ fn role(link: &Link, arguments: &[&str]) {
         panic!("{arguments:?}")
     };
     let namespace = shm::namespace(prefix);
-    let opened = match *kind {
-        "receiver" => Receiver::builder()
-            .namespace(&namespace)
-            .open(CHANNEL)
-            .map(drop),
-        _ => Subscriber::builder()
-            .namespace(&namespace)
-            .open(CHANNEL)
-            .map(drop),
+    let error = match *kind {
+        "receiver" => {
+            let opened = Receiver::builder().namespace(&namespace).open(CHANNEL);
+            opened.map(drop).expect_err("it has another version")
+        }
+        _ => {
+            let opened = Subscriber::builder().namespace(&namespace).open(CHANNEL);
+            opened.map(drop).expect_err("it has another version")
+        }
     };
-    let error = opened.expect_err("it has another version");
     let ChannelError::OtherVersion { found, .. } = error else {
         panic!("{error}");
     };

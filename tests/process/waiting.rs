@@ -229,14 +229,14 @@ fn fork_while_waiting() {
                         .alloc_timeout(CAP, FOR_EVER)
                         .is_err_and(|error| is_forked(&error));
                     // The parent's futures fail in the child, and stay pending in the parent.
-                    let is_told = |future: &mut Pin<Box<AllocFuture<'_>>>| match future
+                    let has_failed = |future: &mut Pin<Box<AllocFuture<'_>>>| match future
                         .as_mut()
                         .poll(&mut context)
                     {
                         Poll::Ready(Err(error)) => is_forked(&error),
                         _ => false,
                     };
-                    let are_told = futures.iter_mut().all(is_told);
+                    let all_failed = futures.iter_mut().all(has_failed);
                     futures.clear();
                     // The child's own waits work, although its memory includes the parent's count
                     // of waiters.
@@ -245,7 +245,7 @@ fn fork_while_waiting() {
                     let timed_out = own.alloc_timeout(CAP, Duration::from_millis(1)).is_err();
                     drop(all);
                     let is_good = refused
-                        && are_told
+                        && all_failed
                         && timed_out
                         && own.alloc_timeout(CAP, FOR_EVER).is_ok();
                     drop(own);
@@ -396,7 +396,7 @@ fn two_processes_in_full_shm() {
 
 role!("waiting-for-turns", turn_role);
 
-/// The role: waits for most of a /dev/shm, holds it until told to release it.
+/// The role: waits for most of a /dev/shm, holds it until it is to release it.
 fn turn_role(link: &Link, arguments: &[&str]) {
     let provider = of_small_shm(arguments[0]);
     while link.receive().unwrap() == Some(Message::Go) {

@@ -176,7 +176,10 @@ fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String 
             outcome.after, outcome.before,
             "{what}: {error}, and not undone"
         );
-        assert!(is_told(&error, fault.errno, operation), "{what}: {error}");
+        assert!(
+            is_expected(&error, fault.errno, operation),
+            "{what}: {error}"
+        );
         return error;
     }
     if outcome.after == usual.after {
@@ -210,7 +213,7 @@ fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String 
 }
 
 /// Returns `true` if `error` is the error of the call, or its meaning to the user.
-fn is_told(error: &str, errno: i32, operation: &str) -> bool {
+fn is_expected(error: &str, errno: i32, operation: &str) -> bool {
     match (errno, operation) {
         // The object does not exist: its owner has closed it meanwhile.
         (libc::ENOENT, "connect") => error == "NoProvider",

@@ -172,9 +172,9 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBytes; 2], reader: 
         }
         "drop, waited for" => {
             let mut full = all(&provider);
-            let (told, is_told) = mpsc::channel();
+            let (sender, reached) = mpsc::channel();
             let halt = Arc::new(Halt {
-                told,
+                reached: sender,
                 gate: Mutex::new(()),
             });
             let waker = Waker::from(halt.clone());
@@ -187,7 +187,7 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBytes; 2], reader: 
             // hit the tracer's breakpoints.
             let closed = halt.gate.lock().unwrap();
             full.pop();
-            is_told.recv().unwrap();
+            reached.recv().unwrap();
             let last = full.pop();
             marked(|| drop(last));
             drop(closed);
@@ -208,13 +208,13 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBytes; 2], reader: 
 
 /// Blocks the thread that wakes it until the gate is open.
 struct Halt {
-    told: mpsc::Sender<()>,
+    reached: mpsc::Sender<()>,
     gate: Mutex<()>,
 }
 
 impl Wake for Halt {
     fn wake(self: Arc<Self>) {
-        self.told.send(()).expect("the test waits for this");
+        self.reached.send(()).expect("the test waits for this");
         drop(self.gate.lock());
     }
 }
