@@ -6,7 +6,7 @@
 //! messages that it has released. When the shared memory is exhausted before that, the publisher
 //! waits for the same reports: a subscriber that has nothing left to read releases all that it
 //! holds. So either memory is released, or no subscriber holds any and the error is real. Neither
-//! side sleeps or spins.
+//! side polls.
 
 use crate::{Announced, Hello, Options, Task};
 use shm_pool::{PeerId, Provider, ShmBytes, ShmBytesMut};

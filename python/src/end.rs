@@ -347,7 +347,8 @@ impl<T: Send + 'static> Drop for Borrowed<T> {
 }
 
 impl<T: Send + 'static> End<T> {
-    /// Returns a coroutine of a wait that borrows this end. `attempt` only looks whether it would be ready.
+    /// Returns a coroutine of a wait that borrows this end. `attempt` only checks whether it would be
+    /// ready.
     pub(crate) fn start_wait<'py>(
         self: &Arc<Self>,
         py: Python<'py>,

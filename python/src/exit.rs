@@ -1,19 +1,19 @@
-//! What happens when Python exits: what is still open is closed, and threads that wait do not return.
+//! The exit of Python: open handles are closed, and threads that wait do not return.
 //!
-//! # What is open
+//! # Open handles
 //!
 //! Ends of channels, clients and providers are listed until they are dropped. At exit they are
 //! closed, the newest first, by a handler of `atexit`. A child of `multiprocessing` that was forked
 //! runs no such handlers, and ends by `os._exit`. It runs the finalizers of `multiprocessing.util`,
 //! once those of its parent were removed; so each process registers one when it opens something.
-//! What a thread uses meanwhile is left as by a kill.
+//! A handle that a thread uses meanwhile is left as by a kill.
 //!
 //! # Threads that wait
 //!
 //! Until Python 3.13, a daemon thread that takes the GIL of an interpreter that exits is ended by
 //! `pthread_exit`, which aborts the process if Rust has frames on its stack. So such a thread parks
-//! instead, and never comes back; it ends with the process. So does a daemon thread that uses what
-//! was closed at exit. A flag that is set at exit tells it:
+//! instead, and never returns; it ends with the process. So does a daemon thread that uses a handle
+//! that was closed at exit. Such a thread reads a flag that is set at exit:
 //!
 //! | step | a thread that has waited | step | the exiting thread, with the GIL |
 //! |---|---|---|---|
@@ -61,7 +61,7 @@ pub(crate) fn detach<T: Send>(py: Python<'_>, f: impl FnOnce() -> T + Send) -> T
     result
 }
 
-/// Returns `true` if threads that wait do not come back.
+/// Returns `true` if threads that wait do not return.
 pub(crate) fn is_exiting() -> bool {
     EXITING.load(Ordering::SeqCst) != 0
 }
@@ -190,7 +190,7 @@ fn finalize_child(py: Python<'_>) -> PyResult<()> {
     for thread in threading.call_method0("enumerate")?.try_iter()? {
         let thread = thread?;
         if !thread.is(&this) && !thread.getattr("daemon")?.is_truthy()? {
-            // It may go on to send and receive. What it uses is left as by a kill.
+            // It may continue to send and receive. Its handles are left as by a kill.
             return Ok(());
         }
     }

@@ -41,7 +41,8 @@ extern "C" fn enter_child() {
     exit::enter_child();
 }
 
-/// Registers the handler that tells a child from its parent; once, when the module is imported.
+/// Registers the handler that distinguishes a child from its parent; once, when the module is
+/// imported.
 pub(crate) fn watch() -> PyResult<()> {
     // SAFETY: `enter_child` is async-signal-safe, and its code is never unloaded: Python does not
     // unload extension modules.

@@ -3,8 +3,9 @@
 //! Python runs signal handlers, such as the one that raises KeyboardInterrupt, in the main thread,
 //! between two calls into the interpreter. The C handler of a signal only sets a flag, and no
 //! descriptor or callback reports it except `signal.set_wakeup_fd`, which belongs to asyncio. So
-//! the main thread, and only that one, waits in slices and looks at the flag between them. Within a
-//! slice it sleeps, and the other side wakes it at once. Other threads sleep for the whole timeout.
+//! the main thread, and only that one, waits in slices and reads the flag between them. Within a
+//! slice it is parked, and the other side wakes it at once. Other threads are parked for the whole
+//! timeout.
 
 use crate::errors::{self, IntoPyErr};
 use crate::exit::{detach, this_thread};

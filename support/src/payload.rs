@@ -8,8 +8,8 @@ pub fn seed(sender: u64, sequence: u64) -> u64 {
     sender ^ sequence.wrapping_mul(FACTOR)
 }
 
-/// Fills any length so that [`check_pattern`] can tell it from every other seed and length, and
-/// each of its words from the others.
+/// Fills any length so that [`check_pattern`] can distinguish it from every other seed and length,
+/// and each of its words from the others.
 pub fn fill_pattern(bytes: &mut [u8], seed: u64) {
     let seed = with_len(seed, bytes.len());
     let whole = bytes.len() / 8;

@@ -355,8 +355,8 @@ impl Owner {
         }
     }
 
-    /// While memory is exhausted, asks all peers to release theirs, and waits until one has, or has
-    /// left. Returns `None` if another action is due.
+    /// While memory is exhausted, requests that all peers release theirs, and waits until one has, or
+    /// has left. Returns `None` if another action is due.
     fn alloc(&mut self, len: usize) -> Option<ShmBytesMut> {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -372,15 +372,15 @@ impl Owner {
                 if !connection.accepts_frames() {
                     continue;
                 }
-                // One of this process's own numbers: the peer was already asked to release.
-                let was_asked = connection.pending.iter().any(|&frame| frame > OWN_NUMBERS);
-                if !was_asked {
+                // One of this process's own numbers: the peer has such a request already.
+                let has_request = connection.pending.iter().any(|&frame| frame > OWN_NUMBERS);
+                if !has_request {
                     connection.send(number, None, Sent::Release(number));
                 }
             }
             self.wait_for_event(
                 left(deadline),
-                "memory, although peers were asked to release theirs",
+                "memory, although peers are to release theirs",
             );
             if !self.commands.is_empty() {
                 return None;

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Its cap: less than all receivers together may hold.
 const MAX_BYTES: usize = 1 << 20;
 
-/// How long it waits for memory before it asks all receivers to release theirs.
+/// How long it waits for memory before it requests that all receivers release theirs.
 const TIMEOUT: Duration = Duration::from_millis(2);
 
 /// The longest pause between bursts of messages, which leaves the processors to the others.
