@@ -93,7 +93,7 @@ fn publish() -> Fallible {
     assert!(logger.wait()?.success());
 
     provider.reclaim(); // now, as later when memory is needed
-    Namespace::default().sweep()?; // removes the objects of dead monitors, as the next provider would
+    Namespace::default().sweep()?; // as the next provider would
     assert_eq!(
         provider.stats().bytes_in_use,
         0,
