@@ -130,6 +130,15 @@ impl Effort {
         mixed_rounds: 1,
         is_quick: true,
     };
+
+    /// The operations of a batch. `None` takes as many as a batch's time allows.
+    pub(crate) fn batch(self) -> Option<u64> {
+        if self.is_quick {
+            Some(100)
+        } else {
+            None
+        }
+    }
 }
 
 /// A contender's nanoseconds per message, or why there are none.
@@ -138,7 +147,7 @@ pub(crate) type Row = (&'static str, Made<Spread>);
 /// Times those that allocate and drop messages of `len` bytes.
 pub(crate) fn time_one_by_one(len: usize, effort: Effort) -> Vec<Row> {
     let batches = ONE_BY_ONE.iter().map(|(_, build)| build(len));
-    let spreads = interleave(batches, effort.rounds, effort.is_quick.then_some(100));
+    let spreads = interleave(batches, effort.rounds, effort.batch());
     ONE_BY_ONE
         .iter()
         .map(|&(name, _)| name)

@@ -47,20 +47,23 @@ struct Ours {
 fn ours(number: usize, subscribers: usize) -> Made<Ours> {
     let provider = pool()?;
     let name = format!("peers-{}-{number}", process::id());
-    let options = Publisher::builder()
+    let mut publisher = Publisher::builder()
         .max_subscribers(subscribers)
-        .capacity(CAPACITY);
-    let mut publisher = options.create(&provider, &name).map_err(text)?;
-    let receivers: Result<_, _> = (0..subscribers)
-        .map(|_| Subscriber::builder().on_end(OnEnd::Return).open(&name))
-        .collect();
+        .capacity(CAPACITY)
+        .create(&provider, &name)
+        .map_err(text)?;
+    let mut receivers = Vec::new();
+    for _ in 0..subscribers {
+        let options = Subscriber::builder().on_end(OnEnd::Return);
+        receivers.push(options.open(&name).map_err(text)?);
+    }
     publisher
         .wait_for_receivers(subscribers, Duration::ZERO)
         .map_err(text)?;
     Ok(Ours {
         publisher,
         provider,
-        receivers: receivers.map_err(text)?,
+        receivers,
     })
 }
 
@@ -69,18 +72,18 @@ impl Fanout for Ours {
     fn send(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Made<()> {
         let mut buffer = self.provider.alloc(len).map_err(text)?;
         fill(&mut buffer);
-        self.publisher.send(buffer.freeze()).map(drop).map_err(text)
+        self.publisher.send(buffer.freeze()).map_err(text)?;
+        Ok(())
     }
 
     #[inline]
     fn receive(&mut self, mut check: impl FnMut(&[u8]) -> bool) -> Made<usize> {
-        let received = self
-            .receivers
-            .iter_mut()
-            .map(|receiver| receiver.try_recv().map_err(text));
-        received
-            .map(|message| message.map(|message| usize::from(check(&message))))
-            .sum()
+        let mut received = 0;
+        for receiver in &mut self.receivers {
+            let message = receiver.try_recv().map_err(text)?;
+            received += usize::from(check(&message));
+        }
+        Ok(received)
     }
 }
 
@@ -96,13 +99,21 @@ fn batch(
         let start = Instant::now();
         for number in 0..count {
             let byte = number as u8;
-            fanout.send(len, |bytes| match is_thorough {
-                true => bytes.fill(byte),
-                false => (bytes[0], bytes[len - 1]) = (byte, byte),
+            fanout.send(len, |bytes| {
+                if is_thorough {
+                    bytes.fill(byte);
+                } else {
+                    bytes[0] = byte;
+                    bytes[len - 1] = byte;
+                }
             })?;
-            let is_whole = |bytes: &[u8]| match is_thorough {
-                true => bytes.len() == len && bytes.iter().all(|&each| each == byte),
-                false => bytes.len() == len && has_ends(bytes, byte),
+            let is_whole = |bytes: &[u8]| {
+                let has_content = if is_thorough {
+                    bytes.iter().all(|&each| each == byte)
+                } else {
+                    has_ends(bytes, byte)
+                };
+                bytes.len() == len && has_content
             };
             let received = fanout.receive(is_whole)?;
             if received != subscribers {
@@ -115,20 +126,17 @@ fn batch(
     }))
 }
 
-/// Times both, and prints their rows and ratios. A message that a peer cannot send is no error; a mistake of
-/// this library is one.
+/// Times both, and prints their rows and ratios. A message that a peer cannot send is no error; a
+/// mistake of this library is one.
 pub(crate) fn measure(effort: Effort) -> Fallible {
-    let batches = ROWS
-        .into_iter()
-        .enumerate()
-        .flat_map(|(number, (len, subscribers, ..))| {
-            let theirs = iceoryx::fanout(len, subscribers);
-            [
-                batch(ours(number, subscribers), len, subscribers, effort.is_quick),
-                batch(theirs, len, subscribers, effort.is_quick),
-            ]
-        });
-    let spreads = interleave(batches, effort.rounds, effort.is_quick.then_some(100));
+    let mut batches = Vec::new();
+    for (number, (len, subscribers, ..)) in ROWS.into_iter().enumerate() {
+        let ours = ours(number, subscribers);
+        let theirs = iceoryx::fanout(len, subscribers);
+        batches.push(batch(ours, len, subscribers, effort.is_quick));
+        batches.push(batch(theirs, len, subscribers, effort.is_quick));
+    }
+    let spreads = interleave(batches, effort.rounds, effort.batch());
     let heads = [
         "sent, received by all, released",
         "shm-pool",
@@ -139,29 +147,25 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
     ];
     let mut shown = table(&heads);
     for ((_, _, name, goal), both) in ROWS.iter().zip(spreads.chunks(2)) {
-        let time = |spread: &Made<Spread>| {
-            spread
-                .as_ref()
-                .map_or("cannot".to_owned(), Spread::to_string)
+        let time = |spread: &Made<Spread>| match spread {
+            Ok(spread) => spread.to_string(),
+            Err(_) => "cannot".to_owned(),
         };
         let ratio = match both {
             [Ok(ours), Ok(theirs)] if !effort.is_quick => theirs.median / ours.median,
             _ => f64::NAN,
         };
-        let goal = if effort.is_quick {
-            Goal::None
+        let goal = if effort.is_quick { Goal::None } else { *goal };
+        let shown_ratio = if ratio.is_nan() {
+            "not measured".to_owned()
         } else {
-            *goal
+            format!("{ratio:.2}")
         };
         shown.add_row([
             (*name).to_owned(),
             time(&both[0]),
             time(&both[1]),
-            if ratio.is_nan() {
-                "not measured".to_owned()
-            } else {
-                format!("{ratio:.2}")
-            },
+            shown_ratio,
             goal.to_string(),
             goal.verdict(ratio).to_owned(),
         ]);
@@ -171,9 +175,9 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
         if let Err(reason) = &both[1] {
             println!("iceoryx2 cannot send {name}: {reason}\n");
         }
-        both[0]
-            .as_ref()
-            .map_err(|reason| format!("{name}: {reason}"))?;
+        if let Err(reason) = &both[0] {
+            return Err(format!("{name}: {reason}").into());
+        }
     }
     Ok(())
 }

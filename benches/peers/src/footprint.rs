@@ -19,23 +19,21 @@ const PASSES: usize = 2;
 pub(crate) type Memory = [u64; 3];
 
 fn memory() -> Memory {
-    let names: BTreeSet<_> = procfs::shared_mappings()
-        .into_iter()
-        .flatten()
-        .map(|mapping| mapping.name)
-        .collect();
-    // An object that was removed meanwhile has no name to query, and is left out.
-    let files = names
-        .iter()
-        .filter_map(|name| fs::metadata(Path::new(OBJECTS).join(name)).ok());
+    let mut names = BTreeSet::new();
+    for mapping in procfs::shared_mappings().unwrap_or_default() {
+        names.insert(mapping.name);
+    }
+    let mut mapped = 0;
+    let mut resident = 0;
+    for name in names {
+        // An object that was removed meanwhile has no name to query, and is left out.
+        if let Ok(file) = fs::metadata(Path::new(OBJECTS).join(name)) {
+            mapped += file.size();
+            resident += file.blocks() * 512;
+        }
+    }
     let private = procfs::memory(process::id(), "RssAnon").unwrap_or(0);
-    files.fold([0, 0, private], |[mapped, resident, private], file| {
-        [
-            mapped + file.size(),
-            resident + file.blocks() * 512,
-            private,
-        ]
-    })
+    [mapped, resident, private]
 }
 
 /// Builds the peer, sends the mixture and samples the memory repeatedly, without timing. Returns

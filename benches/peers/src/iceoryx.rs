@@ -18,6 +18,9 @@ use std::path::Path as StdPath;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
+/// A service of byte slices.
+type ByteService = PortFactory<ipc::Service, [u8], ()>;
+
 static CONFIG: OnceLock<Config> = OnceLock::new();
 static SERVICES: AtomicUsize = AtomicUsize::new(0);
 
@@ -30,7 +33,10 @@ pub(crate) fn start(scratch: &StdPath) -> Made<()> {
         .global
         .set_root_path(&Path::new(scratch.as_os_str().as_bytes()).map_err(text)?);
     config.global.prefix = FileName::new(child::prefix(scratch).as_bytes()).map_err(text)?;
-    CONFIG.set(config).map_err(|_| "started twice".to_owned())
+    if CONFIG.set(config).is_err() {
+        return Err("started twice".to_owned());
+    }
+    Ok(())
 }
 
 pub(crate) struct Iceoryx {
@@ -56,10 +62,7 @@ pub(crate) fn iceoryx(max_len: usize, live: usize) -> Made<Iceoryx> {
 
 /// A service of byte slices, for one publisher and `subscribers` subscribers, which may lag
 /// `buffered` messages behind.
-fn service(
-    subscribers: usize,
-    buffered: usize,
-) -> Made<(Node<ipc::Service>, PortFactory<ipc::Service, [u8], ()>)> {
+fn service(subscribers: usize, buffered: usize) -> Made<(Node<ipc::Service>, ByteService)> {
     let config = CONFIG.get().ok_or("not started")?;
     let node = NodeBuilder::new()
         .config(config)
@@ -94,18 +97,19 @@ pub(crate) fn fanout(max_len: usize, subscribers: usize) -> Made<IceoryxFanout> 
         .initial_max_slice_len(max_len)
         .max_loaned_samples(1);
     let publisher = publisher.create().map_err(text)?;
-    let subscribers: Result<_, _> = (0..subscribers)
-        .map(|_| service.subscriber_builder().create())
-        .collect();
+    let mut ports = Vec::new();
+    for _ in 0..subscribers {
+        ports.push(service.subscriber_builder().create().map_err(text)?);
+    }
     Ok(IceoryxFanout {
         publisher,
-        subscribers: subscribers.map_err(text)?,
+        subscribers: ports,
         _node: node,
     })
 }
 
 /// Opens the service of a publisher that restarts. Creating the node removes a killed predecessor.
-fn restarted(name: &str) -> Made<(Node<ipc::Service>, PortFactory<ipc::Service, [u8], ()>)> {
+fn restarted(name: &str) -> Made<(Node<ipc::Service>, ByteService)> {
     let config = CONFIG.get().ok_or("not started")?;
     let node = NodeBuilder::new()
         .config(config)
@@ -135,10 +139,12 @@ pub(crate) fn first_of(name: &str) -> Made<impl Fn() -> Made<Option<u64>>> {
     let (node, service) = restarted(name)?;
     let subscriber = service.subscriber_builder().create().map_err(text)?;
     Ok(move || {
-        let (_node, sample) = (&node, subscriber.receive().map_err(text)?);
-        sample
-            .map(|sample| sample[..].try_into().map(u64::from_le_bytes).map_err(text))
-            .transpose()
+        let _node = &node;
+        let Some(sample) = subscriber.receive().map_err(text)? else {
+            return Ok(None);
+        };
+        let bytes = sample[..].try_into().map_err(text)?;
+        Ok(Some(u64::from_le_bytes(bytes)))
     })
 }
 
@@ -150,20 +156,19 @@ impl Fanout for IceoryxFanout {
         // left: each of its bytes has a value. (Writing all of them would hide what a send costs.)
         let mut sample = unsafe { sample.assume_init() };
         fill(sample.payload_mut());
-        sample.send().map(drop).map_err(text)
+        sample.send().map_err(text)?;
+        Ok(())
     }
 
     #[inline]
     fn receive(&mut self, mut check: impl FnMut(&[u8]) -> bool) -> Made<usize> {
-        let received = self
-            .subscribers
-            .iter()
-            .map(|subscriber| subscriber.receive().map_err(text));
-        received
-            .map(|sample| {
-                sample.map(|sample| usize::from(sample.is_some_and(|sample| check(&sample))))
-            })
-            .sum()
+        let mut received = 0;
+        for subscriber in &self.subscribers {
+            if let Some(sample) = subscriber.receive().map_err(text)? {
+                received += usize::from(check(&sample));
+            }
+        }
+        Ok(received)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A publisher that is killed and started again: from the beginning of its new process until its
 //! subscriber, which stays, has its first message.
 //!
-//! This library's subscriber sleeps until then. iceoryx2's polls: it has no wait.
+//! This library's subscriber parks until then. iceoryx2's polls: it has no wait.
 
 use crate::contenders::Effort;
 use crate::iceoryx;
@@ -39,7 +39,8 @@ pub(crate) fn publish(library: &str, name: &str) -> Fallible {
 /// Starts and kills publishers. `receive` returns a publisher's only message, when it has arrived.
 fn row(
     library: &str,
-    (scratch, name): (&Path, &str),
+    scratch: &Path,
+    name: &str,
     effort: Effort,
     mut receive: impl FnMut() -> Made<Option<u64>>,
 ) -> Made<[String; 4]> {
@@ -58,26 +59,30 @@ fn row(
         if number > 0 {
             took.saturating_record(now() - began);
         }
-        publisher
-            .kill()
-            .and_then(|()| publisher.wait())
-            .map_err(text)?;
+        publisher.kill().map_err(text)?;
+        publisher.wait().map_err(text)?;
     }
-    let [least, middle, most] = [0.0, 0.5, 0.99].map(|quantile| at(&took, quantile));
-    Ok([library.to_owned(), least, middle, most])
+    Ok([
+        library.to_owned(),
+        at(&took, 0.0),
+        at(&took, 0.5),
+        at(&took, 0.99),
+    ])
 }
 
 /// Prints a row for each library. A peer that cannot restart is no error.
 pub(crate) fn measure(scratch: &Path, effort: Effort) -> Fallible {
     let name = format!("restart-{}", std::process::id());
     let mut subscriber = Subscriber::open(&name)?;
-    let ours = row(OURS, (scratch, &name), effort, || {
+    let ours = row(OURS, scratch, &name, effort, || {
         let message = subscriber.recv_timeout(TIMEOUT).map_err(text)?;
         let sent = message[..].try_into().map_err(text)?;
         Ok(Some(u64::from_le_bytes(sent)))
     })?;
-    let theirs = iceoryx::first_of("restart")
-        .and_then(|receive| row("iceoryx2", (scratch, "restart"), effort, receive));
+    let theirs = match iceoryx::first_of("restart") {
+        Ok(receive) => row("iceoryx2", scratch, "restart", effort, receive),
+        Err(reason) => Err(reason),
+    };
     let mut shown = table(&[
         "killed and restarted, until the first message is received",
         "least",
@@ -85,9 +90,10 @@ pub(crate) fn measure(scratch: &Path, effort: Effort) -> Fallible {
         "p99",
     ]);
     shown.add_row(ours);
-    shown.add_row(
-        theirs.unwrap_or_else(|reason| [reason, String::new(), String::new(), String::new()]),
-    );
+    shown.add_row(match theirs {
+        Ok(cells) => cells,
+        Err(reason) => [reason, String::new(), String::new(), String::new()],
+    });
     show("peers restart", &shown);
     Ok(())
 }

@@ -48,7 +48,10 @@ pub(crate) trait Mixture {
 pub(crate) fn mixture<S: Source>(source: Made<S>, is_thorough: bool) -> Made<Box<dyn Mixture>> {
     let mut random = Rng::with_seed(0);
     // The order is the same for all peers.
-    let lens = (0..MIXTURE).map(|_| mixture_len(&mut random)).collect();
+    let mut lens = Vec::new();
+    for _ in 0..MIXTURE {
+        lens.push(mixture_len(&mut random));
+    }
     Ok(Box::new(Mixed {
         source: source?,
         lens,
@@ -69,7 +72,9 @@ struct Mixed<S: Source> {
 impl<S: Source> Mixture for Mixed<S> {
     fn run(&mut self, count: u64) -> Result<Option<Duration>, String> {
         let start = Instant::now();
-        (0..count).try_for_each(|_| self.send())?;
+        for _ in 0..count {
+            self.send()?;
+        }
         Ok(Some(start.elapsed()))
     }
 
@@ -80,11 +85,9 @@ impl<S: Source> Mixture for Mixed<S> {
 
 impl<S: Source> Mixed<S> {
     fn send(&mut self) -> Result<(), String> {
-        let (len, byte, number) = (
-            self.lens[self.sent % MIXTURE],
-            self.sent as u8,
-            self.sent + 1,
-        );
+        let len = self.lens[self.sent % MIXTURE];
+        let byte = self.sent as u8;
+        let number = self.sent + 1;
         let failure =
             |error: S::Error| format!("message {number} of the mixture, {len} bytes: {error}");
         let message = S::fill(self.source.take(len).map_err(failure)?, byte);
@@ -100,9 +103,10 @@ impl<S: Source> Mixed<S> {
 }
 
 fn is_intact(message: &[u8], byte: u8, is_thorough: bool) -> bool {
-    match is_thorough {
-        true => message.iter().all(|&each| each == byte),
-        false => payload::has_ends(message, byte),
+    if is_thorough {
+        message.iter().all(|&each| each == byte)
+    } else {
+        payload::has_ends(message, byte)
     }
 }
 
