@@ -27,6 +27,17 @@
 //! | robust list | only that of `shm-pool-keeper` |
 //! | `membarrier` | registers the process for global expedited barriers, with the first channel or wait |
 //! | descriptors | all are closed by `exec` |
+//! | mappings | none of an object is left once its handles have been dropped |
+//!
+//! | the program calls | what follows |
+//! |---|---|
+//! | `fork` | The child owns nothing: its calls return an error, and its drops do nothing. The parent goes on |
+//! | `daemon` | A fork whose parent exits. Create providers and channels afterwards |
+//! | `vfork` or `posix_spawn`, then `exec` | No handler runs, and the new program gets no descriptor. The parent goes on |
+//! | `exec` | Peers see the channels and the provider end, although the process lives on |
+//! | `setuid`, `chroot` | See [programs that restrict themselves](crate::docs::deploying#programs-that-restrict-themselves) |
+//! | `dlclose` | The shared object stays loaded |
+//! | `exit`, on any thread | No thread that waits delays it. What is in a `static` is not dropped |
 
 use crate::os::helper_thread;
 use std::error::Error;

@@ -39,6 +39,7 @@ mod forks;
 mod full_shm;
 mod garbage;
 mod hooks;
+mod host;
 mod hostile;
 mod inspect;
 mod interrupts;

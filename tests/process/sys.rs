@@ -182,6 +182,14 @@ pub(crate) fn fork() -> Option<Forked> {
     }
 }
 
+/// Continues in a forked child, whose parent exits at once.
+pub(crate) fn become_daemon() -> io::Result<()> {
+    // SAFETY: as for `fork`. The working directory and the descriptors stay.
+    check(unsafe { libc::daemon(1, 1) })?;
+    end_after(LIFETIME);
+    Ok(())
+}
+
 /// Runs a forked child's program and ends the process without returning to the test harness. A
 /// panic is reported by the panic hook and makes the exit code 1.
 pub(crate) fn end_with(body: impl FnOnce()) -> ! {
