@@ -63,12 +63,12 @@ fn events_on_cold_paths() {
     assert!(
         events
             .iter()
-            .any(|event| event.contains("segment given up")),
+            .any(|event| event.contains("segment released")),
         "{events:?}"
     );
     assert!(events
         .iter()
-        .any(|event| event.contains("idle memory given back")));
+        .any(|event| event.contains("idle memory returned")));
     drop(provider);
     assert_events(&["INFO, provider closed"]);
 }
