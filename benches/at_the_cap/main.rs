@@ -7,10 +7,11 @@
 //! | `long.rs` | how soon a long message gets its memory while others send short ones |
 //! | `fits.rs` | with `--fits`: how full the cap can be before a request is refused |
 //! | `scale.rs` | with `--scale`: the cost of allocations while up to a million buffers live |
+//! | `waiter.rs` | what a request that waits costs a thread that allocates |
 //! | `stores.rs` | where the messages are allocated |
 //!
-//! Beside each, in the same run: the same messages from talc behind a mutex, which is zenoh's own
-//! backend.
+//! Beside each but the last, in the same run: the same messages from talc behind a mutex, which is
+//! zenoh's own backend.
 //!
 //! The exit code is 0 only if every message arrived intact. A missed goal is a result.
 
@@ -19,6 +20,7 @@ mod long;
 mod mixed;
 mod scale;
 mod stores;
+mod waiter;
 
 use clap::Parser;
 use quanta::Clock;
@@ -40,6 +42,9 @@ struct Options {
     /// Only a long message among short ones
     #[arg(long, conflicts_with_all = ["fits", "scale"])]
     long: bool,
+    /// Only what a request that waits costs a thread that allocates
+    #[arg(long, conflicts_with_all = ["fits", "scale", "long"])]
+    waiter: bool,
     /// Messages of each row
     #[arg(long, default_value_t = 20_000)]
     messages: usize,
@@ -72,6 +77,10 @@ fn main() -> Fallible {
     if options.scale {
         return scale::measure(&scale::Effort::usual());
     }
+    if options.waiter {
+        pin(Cores::choose()?.first())?;
+        return waiter::measure(waiter::Effort::usual());
+    }
     if !options.long {
         let all = usable()?;
         pin(Cores::choose()?.first())?;
@@ -92,5 +101,6 @@ fn check() -> Fallible {
     })?;
     long::check(long::Effort::quick())?;
     scale::measure(&scale::Effort::quick())?;
+    waiter::measure(waiter::Effort::quick())?;
     fits::check(fits::Effort::quick())
 }
