@@ -52,7 +52,7 @@ struct Bench {
     quick: &'static str,
 }
 
-const BENCHES: [Bench; 15] = [
+const BENCHES: [Bench; 16] = [
     Bench {
         cargo: "bench --bench shm_pool --",
         full: "",
@@ -66,6 +66,11 @@ const BENCHES: [Bench; 15] = [
     Bench {
         cargo: "bench --bench at_the_cap --",
         full: "--fits --fitted 20000 --seeds 2",
+        quick: "",
+    },
+    Bench {
+        cargo: "bench --bench at_the_cap --",
+        full: "--waiter",
         quick: "",
     },
     Bench {
