@@ -393,7 +393,8 @@ fn descriptor_errors() {
         "the descriptor has version 2 of the format, and not version 1; build both sides with one \
          version of shm-pool",
     );
-    let (found, expected) = (1, 2);
+    let found = 1;
+    let expected = 2;
     check_problem(
         Problem::Checksum { found, expected },
         "the descriptor's checksum is 0x0001 instead of 0x0002: the transport damaged it",

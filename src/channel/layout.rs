@@ -320,7 +320,8 @@ impl RendezvousHeader {
             refused: sync::AtomicU32::new(0),
             connection: sync::AtomicU64::new(0),
         };
-        let (what, arrivals) = (Line(What::finished()), Line(Futex::new(0)));
+        let what = Line(What::finished());
+        let arrivals = Line(Futex::new(0));
         Self {
             what,
             arrivals,

@@ -286,7 +286,8 @@ pub(super) struct Awaited {
 impl Awaited {
     /// Hands an end to a helper, starting one if none has room.
     pub(super) fn new(end: AwaitedWord) -> Result<Self, OsError> {
-        let (is_dropped, is_check_due) = (AtomicBool::new(false), AtomicBool::new(false));
+        let is_dropped = AtomicBool::new(false);
+        let is_check_due = AtomicBool::new(false);
         let this = Arc::new(AwaitedEnd {
             end,
             waker: AtomicWaker::new(),
@@ -415,7 +416,8 @@ impl Helper {
     }
 
     fn run(self: Arc<Self>) {
-        let (mut ends, mut to_wake) = (Vec::new(), Vec::new());
+        let mut ends = Vec::new();
+        let mut to_wake = Vec::new();
         let mut next_check = Deadline::after(CHECK_INTERVAL);
         loop {
             let count = self.count.load(Ordering::SeqCst); // H1

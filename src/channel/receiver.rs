@@ -362,7 +362,8 @@ impl Options {
         let is_own = access.uid() == effective_uid();
         if !is_own && !admits_others(access.mode()) {
             // The publisher could not open the connection that this process creates.
-            let (found, expected) = (access.uid(), effective_uid());
+            let found = access.uid();
+            let expected = effective_uid();
             return Err(ChannelError::WrongUid {
                 object: object(),
                 found,
@@ -374,11 +375,10 @@ impl Options {
         } else {
             (access.mode() & 0o666, Some(access.gid()))
         };
-        let (most, most_borrowed) = (rules.slots - EXTRA_SLOTS, rules.max_borrowed);
-        let (capacity, max_borrowed) = (
-            self.capacity.unwrap_or(most),
-            self.max_borrowed.unwrap_or(most_borrowed),
-        );
+        let most = rules.slots - EXTRA_SLOTS;
+        let most_borrowed = rules.max_borrowed;
+        let capacity = self.capacity.unwrap_or(most);
+        let max_borrowed = self.max_borrowed.unwrap_or(most_borrowed);
         ChannelError::check("capacity", capacity, 1, most.min(MAX_SLOTS))?;
         ChannelError::check(
             "max_borrowed",
@@ -468,19 +468,17 @@ impl OpenChannel {
             Shared::to_receiver,
             interrupts,
         ));
-        let (ticket, expected, read) = (Ticket::default(), 0, None);
-        let (limit_seen, borrowed) = (0, 0);
         Self {
             parker,
             object,
             segments,
-            ticket,
-            expected,
-            read,
+            ticket: Ticket::default(),
+            expected: 0,
+            read: None,
             on_full,
             message_type,
-            limit_seen,
-            borrowed,
+            limit_seen: 0,
+            borrowed: 0,
             spin,
         }
     }

@@ -163,7 +163,9 @@ macro_rules! message_type {
 /// Returns the FNV-1a hash of a text without its white space.
 #[doc(hidden)]
 pub const fn hash(text: &str) -> u64 {
-    let (text, mut hash, mut at) = (text.as_bytes(), 0xcbf2_9ce4_8422_2325_u64, 0);
+    let text = text.as_bytes();
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut at = 0;
     while at < text.len() {
         if !text[at].is_ascii_whitespace() {
             hash = (hash ^ text[at] as u64).wrapping_mul(0x0100_0000_01b3);

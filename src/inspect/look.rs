@@ -59,7 +59,8 @@ impl Look {
         leases: Since<Lease>,
         borrows: Since<Borrow>,
     ) -> Self {
-        let (leases, borrows) = (Ages::new(leases), Ages::new(borrows));
+        let leases = Ages::new(leases);
+        let borrows = Ages::new(borrows);
         Self {
             objects,
             seen,
@@ -100,7 +101,8 @@ impl Look {
         let (mut is_dead, mut state, mut owner, mut max_shared) =
             (matches!(control, Ok(None)), State::Dead, None, 0);
         let mut own = Swept::default();
-        let (mut leases, mut peers) = (Leases::default(), Vec::new());
+        let mut leases = Leases::default();
+        let mut peers = Vec::new();
         match &control {
             Ok(None) => {}
             Err(reason) => state = State::Unusable(reason.clone()),
@@ -365,13 +367,15 @@ impl Look {
         seen: &Outside,
     ) -> ReceiverReport {
         let is_alive = visit.facts.is_received;
-        let (provider, object) = (seen.provider, visit.object.stat.inode);
+        let provider = seen.provider;
+        let object = visit.object.stat.inode;
         let borrowed = self
             .borrowed
             .entry((prefix.to_owned(), provider))
             .or_default();
         let mut ages = self.borrows.of_one();
-        let (mut bytes_borrowed, mut oldest_borrowed) = (0_u64, None);
+        let mut bytes_borrowed = 0_u64;
+        let mut oldest_borrowed = None;
         for &Borrowed { number, word, len } in &seen.traffic.borrowed {
             borrowed.add(len);
             bytes_borrowed = bytes_borrowed.saturating_add(len);
@@ -505,10 +509,8 @@ fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String
             word(&header.version)
         ));
     }
-    let (records, used) = (
-        word(&header.records) as usize,
-        word(&header.high_water) as usize,
-    );
+    let records = word(&header.records) as usize;
+    let used = word(&header.high_water) as usize;
     if !(1..=MAX_RECORDS).contains(&records) || control_size(records) > object.len() {
         return Err("its size does not match its header".to_owned());
     }

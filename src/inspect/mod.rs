@@ -129,7 +129,8 @@ impl Inspector {
         );
         let channels = look.channels();
         let providers = look.providers();
-        (self.leases, self.borrows) = (look.leases.into_since(), look.borrows.into_since());
+        self.leases = look.leases.into_since();
+        self.borrows = look.borrows.into_since();
         let mut removed = Vec::new();
         for (path, process) in look.seen.removed() {
             let file = path.file_name().and_then(OsStr::to_str);

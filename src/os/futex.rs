@@ -287,7 +287,8 @@ mod real {
             let until = deadline
                 .as_ref()
                 .map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
-            let (waiters, none) = (self.waiters.as_ptr(), 0);
+            let waiters = self.waiters.as_ptr();
+            let none = 0;
             // SAFETY: the first `len` waiters are initialised (`push`), and their words live as
             // long as `'a`; the deadline is null or valid.
             let result = unsafe {
