@@ -76,7 +76,7 @@ pub(crate) struct Pool {
     pub(crate) notice: Notice,
     /// The class that had the most bytes in use at the last check for waiting requests. A hint: a
     /// wrong one costs a visit of all classes.
-    most_in_use: AtomicUsize,
+    busiest_class: AtomicUsize,
     windows: Windows,
     source: Box<dyn SegmentFactory>,
     /// `None` if a chunk's readers are counted elsewhere.
@@ -247,7 +247,7 @@ impl Pool {
             refused: AtomicUsize::new(0),
             waiting: Arc::new(WaitingRoom::new()),
             notice: Notice::new(),
-            most_in_use: AtomicUsize::new(0),
+            busiest_class: AtomicUsize::new(0),
             windows: Windows::default(),
             source,
             control,
@@ -654,28 +654,33 @@ impl Pool {
     /// 0 if one may get them now.
     pub(crate) fn bytes_missing(&self, bytes: usize) -> usize {
         let made = self.collection.made();
-        let most_in_use = self.limits.max_bytes.saturating_sub(bytes);
-        if made <= most_in_use {
+        let may_be_in_use = self.limits.max_bytes.saturating_sub(bytes);
+        if made <= may_be_in_use {
             return 0;
         }
         // Often one class shows it.
-        let hint = self.most_in_use.load(Ordering::Relaxed);
-        let in_use = self.in_use_at_least(hint);
-        if in_use > most_in_use {
-            return in_use - most_in_use;
+        let busiest = self.busiest_class.load(Ordering::Relaxed);
+        let in_use = self.in_use_at_least(busiest);
+        if in_use > may_be_in_use {
+            return in_use - may_be_in_use;
         }
 
         // Their leases may have ended.
         let mut idle = self.leased_bytes();
-        let mut most = (0, 0);
+        let mut busiest = 0;
+        let mut most_in_use = 0;
         for class in self.used_classes() {
             let shape = &self.classes[class].shape;
             idle += self.free_lists[class].idle_count() * shape.size().max(shape.need.size);
-            most = most.max((self.in_use_at_least(class), class));
+            let in_use = self.in_use_at_least(class);
+            if in_use > most_in_use {
+                most_in_use = in_use;
+                busiest = class;
+            }
         }
-        let missing = made.saturating_sub(idle).saturating_sub(most_in_use);
+        let missing = made.saturating_sub(idle).saturating_sub(may_be_in_use);
         if missing > 0 {
-            self.most_in_use.store(most.1, Ordering::Relaxed);
+            self.busiest_class.store(busiest, Ordering::Relaxed);
         }
         missing
     }
