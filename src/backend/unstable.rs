@@ -104,6 +104,13 @@ impl Backend {
                 .wants_back(segment, &(offset..offset.saturating_add(len)))
     }
 
+    /// Returns `true` if segments span the cap, and less than half of it is free: where a chunk lies
+    /// determines what else fits. One relaxed load.
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
+        self.pool().is_crowded()
+    }
+
     /// Returns `true` in a forked child, where allocations fail and dropping chunks has no effect.
     #[inline]
     pub fn is_inherited(&self) -> bool {

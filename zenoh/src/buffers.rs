@@ -14,7 +14,7 @@ use shm_pool::{AllocError, OsError, Reservation};
 use std::fmt;
 use std::io;
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use zenoh::shm::ShmProviderBackend;
@@ -43,7 +43,9 @@ use zenoh::shm::ShmProviderBackend;
 /// allocations, half of the buffers that were idle all the time return to the backend, except those
 /// that are reserved. After a second without an allocation, a thread releases all but 32 idle buffers
 /// of each class that has more than 128. Once the segments span the whole cap, a new buffer may be
-/// only as long as its message, to leave room for others, and is then not reused.
+/// only as long as its message, to leave room for others, and is then not reused. If less than half of
+/// the cap is free by then, and one message in five needs such a buffer because the lengths vary, the
+/// pool keeps none of 4 KiB or more: each becomes an ordinary zenoh message when it is sent.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -81,6 +83,7 @@ pub(crate) struct Inner {
     /// synchronizes with the one that created a buffer sees `true`, and any other thread may miss the
     /// buffer.
     occupied: Box<[AtomicBool]>,
+    squeeze: Squeeze,
     pub(crate) waiters: Arc<Waiters>,
 }
 
@@ -117,6 +120,7 @@ impl BufferPool {
             idle_thread: IdleThread::default(),
             sizes,
             occupied: occupied.into(),
+            squeeze: Squeeze::default(),
             waiters: Arc::default(),
         }))
     }
@@ -166,7 +170,10 @@ impl BufferPool {
             self.0.end_epoch(class);
         }
         let buffer = match taken {
-            Some(buffer) => buffer,
+            Some(buffer) => {
+                self.0.squeeze.note_cached();
+                buffer
+            }
             None => self.0.create_or_evict(class, len, Scan::All)?,
         };
         Ok(Buffer::new(buffer, len, class, self.0.clone()))
@@ -402,7 +409,14 @@ impl Inner {
         if count > MANY {
             self.idle_thread.start(&self.classes);
         }
-        Ok(UniqueBuffer::new(buffer, len, key))
+        let buffer = UniqueBuffer::new(buffer, len, key);
+        let is_cached = buffer.capacity() == self.sizes[class].size;
+        if is_cached {
+            self.squeeze.note_cached();
+        } else if self.is_long(class) && self.backend.allocator.is_crowded() {
+            self.squeeze.note_uncached();
+        }
+        Ok(buffer)
     }
 
     /// Releases all free buffers of other classes, as zenoh's own collection does: a few that are left
@@ -446,10 +460,21 @@ impl Inner {
         }
     }
 
-    /// Keeps a buffer that was sent. An uncached one becomes an ordinary zenoh message.
+    /// Keeps a buffer that was sent. An uncached one becomes an ordinary zenoh message. So does a long
+    /// one while the pool is [squeezed](Squeeze).
     #[inline]
     pub(crate) fn keep_sent(&self, buffer: SharedBuffer, class: usize) {
-        self.classes[class].lock().push_sent(buffer);
+        let is_squeezed = self.squeeze.is_squeezed() && self.backend.allocator.is_crowded();
+        let mut buffers = self.classes[class].lock();
+        if is_squeezed && self.is_long(class) {
+            buffers.release_sent(buffer);
+        } else {
+            buffers.push_sent(buffer);
+        }
+    }
+
+    fn is_long(&self, class: usize) -> bool {
+        self.sizes[class].size >= LONG
     }
 
     /// Keeps a buffer that was not sent.
@@ -502,6 +527,53 @@ impl fmt::Debug for BufferPool {
             .field("backend", &self.0.backend)
             .field("stats", &self.stats())
             .finish()
+    }
+}
+
+/// Buffers of classes from this size on take space that messages of other classes could use, in bytes.
+const LONG: usize = 4096;
+
+/// The pool is squeezed while the score is higher, and it is never higher than twice that. At 8, readers
+/// that keep 85 % of the cap have some messages of random lengths refused (`zenoh_cases -- full`).
+const SQUEEZED_AT: usize = 16;
+
+/// What an uncached buffer adds to the score, of which any other message takes one: more than one in
+/// five squeezes the pool. With 2, readers that keep 87 % of the cap have more messages refused.
+const UNCACHED: usize = 4;
+
+/// Whether long messages often find no buffer of their class where memory is short.
+///
+/// The backend counts an idle buffer of the pool as in use. If the lengths vary, there are idle ones of
+/// many classes, and a message of yet another class is refused although there is memory, in pieces
+/// between them. While the pool is squeezed, it keeps no long buffer that was sent. Then the backend
+/// places messages as it does for a `ShmProvider`.
+///
+/// A hint: all accesses are Relaxed, and an update that is lost to another thread's delays a change.
+#[derive(Default)]
+struct Squeeze {
+    score: AtomicUsize,
+}
+
+impl Squeeze {
+    #[inline]
+    fn is_squeezed(&self) -> bool {
+        self.score.load(Ordering::Relaxed) > SQUEEZED_AT
+    }
+
+    /// Notes a message that found a buffer, or created one that the class keeps.
+    #[inline]
+    fn note_cached(&self) {
+        let score = self.score.load(Ordering::Relaxed);
+        if score > 0 {
+            self.score.store(score - 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes a long message that created an uncached buffer.
+    fn note_uncached(&self) {
+        let score = self.score.load(Ordering::Relaxed);
+        let raised = (score + UNCACHED).min(2 * SQUEEZED_AT);
+        self.score.store(raised, Ordering::Relaxed);
     }
 }
 

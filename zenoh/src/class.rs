@@ -393,6 +393,12 @@ impl Class {
         });
     }
 
+    /// Makes a buffer that was sent an ordinary zenoh message.
+    pub(crate) fn release_sent(&mut self, buffer: SharedBuffer) {
+        self.note_released(1);
+        drop(buffer);
+    }
+
     /// Drops the places that scans have emptied: the queue has room for all buffers, not for these
     /// too. The next batch begins with the oldest.
     #[cold]

@@ -26,6 +26,8 @@ use super::obtain::{Making, RECURS_WITHIN_WHERE_CROWDED};
 use super::take::{HIDDEN_AT_ONCE, LEASED_TRIES_AT_THE_CAP};
 use super::{LastWindow, Pool, CHUNKS_AT_ONCE, GROUP, NO_MARK};
 use crate::error::OsError;
+#[cfg(feature = "unstable-backend")]
+use crate::owner::arena::Room;
 use crate::owner::arena::{Position, Site};
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk, Registry, Whereabouts};
 use crate::owner::control::Payload;
@@ -210,6 +212,13 @@ impl Pool {
     pub(crate) fn wants_back(&self, serial: u64, range: &std::ops::Range<usize>) -> bool {
         let class = self.arenas.region_at(serial, range);
         class.is_some_and(|class| self.classes[class].shape.size() > range.len())
+    }
+
+    /// Returns `true` if the arenas span the cap, and less than half of it is free.
+    #[cfg(feature = "unstable-backend")]
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.arenas.room() == Room::Crowded
     }
 
     /// Finds the tightest range for which only idle chunks have to go; in the range that is kept for

@@ -76,6 +76,74 @@ fn long_buffer_under_short_ones() {
 
 /// Guards against two segments that each have room left by a slow subscriber's large messages, but
 /// neither enough for the next one.
+/// Allocates `count` messages while a reader keeps the newest that fit in a share of the cap. Returns how
+/// many were allocated before one was refused.
+fn keep_newest(
+    pool: &BufferPool,
+    cap: usize,
+    percent: usize,
+    count: usize,
+    mut len: impl FnMut() -> usize,
+) -> usize {
+    let mut kept = VecDeque::new();
+    let mut kept_bytes = 0;
+    for allocated in 0..count {
+        let len = len();
+        let Ok(buffer) = pool.alloc(len) else {
+            return allocated;
+        };
+        kept.push_back((ZBytes::from(buffer), len));
+        kept_bytes += len;
+        while kept_bytes > cap / 100 * percent {
+            let (oldest, len) = kept.pop_front().unwrap();
+            drop(oldest);
+            kept_bytes -= len;
+        }
+    }
+    count
+}
+
+/// Guards against idle buffers of many lengths that leave no room for the next length.
+#[test]
+fn many_lengths_near_the_cap() {
+    const CAP: usize = 64 * MIB;
+    const COUNT: usize = 4_000;
+    for seed in 0..3 {
+        let pool = BufferPool::new(&builder().max_bytes(CAP).build().unwrap());
+        let mut random = fastrand::Rng::with_seed(seed);
+        let allocated = keep_newest(&pool, CAP, 85, COUNT, || random.usize(64..=400_000));
+        assert_eq!(allocated, COUNT, "seed {seed}: {:?}", pool.stats());
+    }
+}
+
+/// Few lengths are reused however full the cap is, and again after there were many.
+#[test]
+fn few_lengths_near_the_cap() {
+    const CAP: usize = 64 * MIB;
+    const COUNT: usize = 2_000;
+    let pool = BufferPool::new(&builder().max_bytes(CAP).build().unwrap());
+    let mut lens = [100_000, 150_000, 200_000].into_iter().cycle();
+    let mut few = || lens.next().unwrap();
+    let mut random = fastrand::Rng::with_seed(7);
+
+    assert_eq!(keep_newest(&pool, CAP, 80, COUNT, &mut few), COUNT);
+    let before = pool.stats();
+    assert_eq!(keep_newest(&pool, CAP, 80, COUNT, &mut few), COUNT);
+    let created = pool.stats().created - before.created;
+    assert!(created < COUNT as u64 / 50, "{created} of {COUNT} created");
+
+    let many = || random.usize(64..=400_000);
+    assert_eq!(keep_newest(&pool, CAP, 80, COUNT, many), COUNT);
+    assert_eq!(keep_newest(&pool, CAP, 80, COUNT, &mut few), COUNT);
+    let before = pool.stats();
+    assert_eq!(keep_newest(&pool, CAP, 80, COUNT, &mut few), COUNT);
+    let created = pool.stats().created - before.created;
+    assert!(
+        created < COUNT as u64 / 50,
+        "{created} of {COUNT} created after many lengths"
+    );
+}
+
 #[test]
 fn small_cap_is_one_segment() {
     for cap in [MIB, 4 * MIB] {
