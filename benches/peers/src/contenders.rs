@@ -146,13 +146,9 @@ pub(crate) type Row = (&'static str, Made<Spread>);
 
 /// Times those that allocate and drop messages of `len` bytes.
 pub(crate) fn time_one_by_one(len: usize, effort: Effort) -> Vec<Row> {
-    let batches = ONE_BY_ONE.iter().map(|(_, build)| build(len));
+    let batches = ONE_BY_ONE.map(|(_, build)| build(len));
     let spreads = interleave(batches, effort.rounds, effort.batch());
-    ONE_BY_ONE
-        .iter()
-        .map(|&(name, _)| name)
-        .zip(spreads)
-        .collect()
+    named(ONE_BY_ONE.map(|(name, _)| name), spreads)
 }
 
 /// Times each of [`AMONG`] with one message of `len` bytes at a time. Returns the nanoseconds of
@@ -193,39 +189,45 @@ pub(crate) type Flight = (&'static str, Vec<Made<Vec<f64>>>);
 pub(crate) fn time_in_flight(len: usize, held: usize, effort: Effort) -> Vec<Flight> {
     let rounds = effort.mixed_rounds.div_ceil(4);
     let batch = full_segments(len);
-    let time = |&(how, ref build): &(&'static str, [SendsAmong; 3])| {
+    let mut flights = Vec::new();
+    for (how, build) in FLIGHTS {
         // As many messages for each.
         let (count, rounds) = match how {
             BURST => (held, rounds * (batch / held).max(1)),
             _ => (batch, rounds),
         };
-        (
-            how,
-            each_round(
-                build.map(|build| build(len, held)),
-                rounds,
-                Some(count as u64),
-            ),
-        )
-    };
-    FLIGHTS.iter().map(time).collect()
+        let batches = build.map(|build| build(len, held));
+        flights.push((how, each_round(batches, rounds, Some(count as u64))));
+    }
+    flights
 }
 
 /// Times those that send the mixture.
 pub(crate) fn time_mixture(effort: Effort) -> Vec<Row> {
-    let batch =
-        |mut mixture: Box<dyn Mixture>| -> Batch { Box::new(move |count| mixture.run(count)) };
-    let batches = MIXES
-        .iter()
-        .map(|(_, build)| build(effort.is_quick).map(batch));
+    let mut batches = Vec::new();
+    for (_, build) in MIXES {
+        batches.push(match build(effort.is_quick) {
+            Ok(mut mixture) => {
+                let batch: Batch = Box::new(move |count| mixture.run(count));
+                Ok(batch)
+            }
+            Err(reason) => Err(reason),
+        });
+    }
     let spreads = interleave(batches, effort.mixed_rounds, Some(MIXTURE as u64));
-    MIXES.iter().map(|&(name, _)| name).zip(spreads).collect()
+    named(MIXES.map(|(name, _)| name), spreads)
 }
 
 /// Measures the memory of each that sends the mixture, one after the other.
 pub(crate) fn weigh_mixture(effort: Effort) -> Vec<(&'static str, Made<(Memory, String)>)> {
-    MIXES
-        .iter()
-        .map(|&(name, build)| (name, footprint(|| build(effort.is_quick))))
-        .collect()
+    let mut footprints = Vec::new();
+    for (name, build) in MIXES {
+        footprints.push((name, footprint(|| build(effort.is_quick))));
+    }
+    footprints
+}
+
+/// Returns the rows: the contenders' names, and their spreads in the same order.
+fn named<const N: usize>(names: [&'static str; N], spreads: Vec<Made<Spread>>) -> Vec<Row> {
+    names.into_iter().zip(spreads).collect()
 }

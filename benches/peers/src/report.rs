@@ -8,7 +8,6 @@ use crate::source::Made;
 use crate::workload::{FRAME, LIVE};
 use crate::zenoh_peers::SEGMENT;
 use shm_pool_support::compare::{comparison, Compared};
-use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::Machine;
 use shm_pool_support::table::{show, table, Goal, Table};
 use shm_pool_support::units::{grouped, mib, Nanoseconds};
@@ -28,68 +27,78 @@ pub(crate) fn print_machine(machine: &Machine) {
 
 /// Returns the versions of the peers that this program was built with.
 fn versions() -> String {
-    ["zenoh-shm", "iceoryx2", "shm-pool"]
-        .map(|name| format!("{name} {}", version(name)))
-        .join(", ")
+    let names = ["zenoh-shm", "iceoryx2", "shm-pool"];
+    let versions = names.map(|name| format!("{name} {}", version(name)));
+    versions.join(", ")
 }
 
+/// Returns the version of a package in the lock file.
 fn version(name: &str) -> &'static str {
-    let mut lines = LOCK
-        .lines()
-        .skip_while(|line| line.strip_prefix("name = ").map(unquoted) != Some(name));
-    lines
-        .find_map(|line| line.strip_prefix("version = "))
-        .map_or("?", unquoted)
-}
-
-fn unquoted(text: &str) -> &str {
-    text.trim_matches('"')
+    let start = format!("name = \"{name}\"");
+    let mut is_found = false;
+    for line in LOCK.lines() {
+        if line == start {
+            is_found = true;
+        } else if is_found {
+            if let Some(version) = line.strip_prefix("version = ") {
+                return version.trim_matches('"');
+            }
+        }
+    }
+    "?"
 }
 
 /// Returns the limit on locked memory, because zenoh locks its segments.
 fn locked_memory() -> String {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max locked memory"));
-    let soft = line
-        .and_then(|line| line.split_whitespace().next())
-        .unwrap_or("unknown");
+    let mut soft = "unknown";
+    for line in limits.lines() {
+        if let Some(values) = line.strip_prefix("Max locked memory") {
+            soft = values.split_whitespace().next().unwrap_or(soft);
+        }
+    }
     format!("{soft} bytes, unless the process is privileged")
 }
 
 const NOTES: &str = "\
-Compared is what the publishing process pays to get memory for a message and to give it back. Not compared: sending,
-receiving, the first message of a length. Nothing is logged, and everybody is warm before the clock starts.
-  zenoh      Its provider gets memory back only when it collects garbage: by its policy when an allocation fails, or when
-             our backend asks for it, and here also at the end of each batch, within the time. Its thread that
-             confirms live messages runs on the other core, uncounted. Bare: alloc and free of the backend alone.
-  iceoryx2   Loans a sample and drops it unsent; its service has room for one subscriber, and there is none.
-  malloc     Gives private memory: a floor and not a rival. The process has threads, so malloc locks.";
+Compared is the publishing process's cost of allocating memory for a message and freeing it. Not
+compared: sending, receiving, the first message of a length. Nothing is logged, and all are warm
+before the clock starts.
+  zenoh      Its provider gets memory back only when it collects garbage: by its policy when an
+             allocation fails, or when our backend requests it, and here also at the end of each
+             batch, within the time. Its thread that confirms live messages runs on the other
+             core, uncounted. Bare: alloc and free of the backend alone.
+  iceoryx2   Loans a sample and drops it unsent; its service allows one subscriber, and has none.
+  malloc     Allocates private memory: a floor and not a rival. The process has threads, so
+             malloc locks.";
 
 pub(crate) fn print_notes(effort: Effort) {
-    let (segment, frame) = (SEGMENT >> 20, FRAME as f64 / 1e6);
+    let segment = SEGMENT >> 20;
+    let frame = FRAME as f64 / 1e6;
     println!(
         "rounds   {}, of the mixture {}; all in turn in each\n",
         effort.rounds, effort.mixed_rounds
     );
     println!("{NOTES}");
-    println!("Everybody has {segment} MiB: zenoh's backends as one segment, ours as a cap; iceoryx2 what it needs.");
     println!(
-        "Mixture: of eight messages about one is a camera frame ({frame:.0} MB), one a point cloud (0.75 to 1.25 MB)"
+        "Each has {segment} MiB: zenoh's backends as one segment, ours as a cap; \
+         iceoryx2 what it needs."
     );
     println!(
-        "and six are telemetry (100 to 4000 B), in one pseudo-random order for all; {LIVE} live at a time, every byte"
+        "Mixture: of eight messages about one is a camera frame ({frame:.0} MB), one a point\n\
+         cloud (0.75 to 1.25 MB) and six are telemetry (100 to 4000 B), in one pseudo-random\n\
+         order for all; {LIVE} live at a time, every byte written, and its ends compared\n\
+         before it is dropped.\n"
     );
-    println!("written, and its ends compared before it is dropped.\n");
 }
 
 pub(crate) fn print_rows(title: &str, rows: &[Row]) {
-    let times = |spread: &Spread| {
-        [spread.median, spread.least, spread.most].map(|ns| Nanoseconds(ns).to_string())
-    };
     print(&[title, "median", "min", "max"], rows, |spread| {
-        times(spread).to_vec()
+        vec![
+            Nanoseconds(spread.median).to_string(),
+            Nanoseconds(spread.least).to_string(),
+            Nanoseconds(spread.most).to_string(),
+        ]
     });
 }
 
@@ -102,11 +111,12 @@ pub(crate) fn print_footprints(footprints: &[(&str, Made<(Memory, String)>)]) {
         "by its own account",
     ];
     print(&heads, footprints, |(memory, account)| {
-        memory
-            .map(|bytes| format!("{:.1}", mib(bytes)))
-            .into_iter()
-            .chain([account.clone()])
-            .collect()
+        let mut cells = Vec::new();
+        for bytes in memory {
+            cells.push(format!("{:.1}", mib(*bytes)));
+        }
+        cells.push(account.clone());
+        cells
     });
 }
 
@@ -114,10 +124,12 @@ pub(crate) fn print_footprints(footprints: &[(&str, Made<(Memory, String)>)]) {
 fn print<T>(heads: &[&str], rows: &[(&str, Made<T>)], cells: impl Fn(&T) -> Vec<String>) {
     let mut table = table(heads);
     for (name, figures) in rows {
-        let cells = figures
-            .as_ref()
-            .map_or_else(|_| vec!["cannot".to_owned()], &cells);
-        table.add_row([(*name).to_owned()].into_iter().chain(cells));
+        let mut row = vec![(*name).to_owned()];
+        match figures {
+            Ok(figures) => row.extend(cells(figures)),
+            Err(_) => row.push("cannot".to_owned()),
+        }
+        table.add_row(row);
     }
     show(heads[0], &table);
     for (name, figures) in rows {
@@ -130,13 +142,12 @@ fn print<T>(heads: &[&str], rows: &[(&str, Made<T>)], cells: impl Fn(&T) -> Vec<
 /// Prints the ratios that the crate promises. A missing or failed measurement is reported as
 /// missing.
 pub(crate) fn print_ratios(sizes: &[Sized], mixed: &[Row]) {
-    let rows = |size| {
-        sizes
-            .iter()
-            .find(|(name, _)| *name == size)
-            .map_or(&[][..], |(_, rows)| rows)
+    let rows = |size| match sizes.iter().find(|(name, _)| *name == size) {
+        Some((_, rows)) => &rows[..],
+        None => &[],
     };
-    let (small, large) = (rows("4 KiB"), rows("1 MiB"));
+    let small = rows("4 KiB");
+    let large = rows("1 MiB");
     let pool = median(large, POOL);
     let (best_of_large, large_time) = best(large);
     let (best_of_mixed, mixed_time) = best(mixed);
@@ -186,7 +197,7 @@ pub(crate) fn print_ratios(sizes: &[Sized], mixed: &[Row]) {
 
 /// A row: the name of a ratio, its goal, and the ratio of two medians.
 fn ratio(what: String, goal: Goal, over: Option<f64>, under: Option<f64>) -> [String; 5] {
-    let Some((over, under)) = over.zip(under) else {
+    let (Some(over), Some(under)) = (over, under) else {
         return [
             what,
             goal.to_string(),
@@ -205,7 +216,7 @@ fn ratio(what: String, goal: Goal, over: Option<f64>, under: Option<f64>) -> [St
     ]
 }
 
-/// Prints what whole buffers save for each length.
+/// Prints the gain of whole buffers for each length.
 pub(crate) fn print_buffers(sizes: &[Sized]) {
     let mut table = table(&["ratio of medians", "goal", "this run", "", "made of"]);
     for (size, rows) in sizes {
@@ -256,13 +267,17 @@ pub(crate) fn print_one_at_a_time(effort: Effort) {
 
 /// Returns a row of the times of [`AMONG`].
 fn compared(name: String, goal: Goal, times: Vec<Made<Vec<f64>>>) -> Compared {
-    let mut times = times.into_iter().map(Result::unwrap_or_default);
-    let theirs = times.next().unwrap_or_default();
+    // One that cannot take part has no rounds.
+    let mut rounds = Vec::new();
+    for times in times {
+        rounds.push(times.unwrap_or_default());
+    }
+    let theirs = rounds.remove(0);
     Compared {
         name,
         goal,
         show: |time| Nanoseconds(time).to_string(),
-        ours: times.collect(),
+        ours: rounds,
         theirs,
     }
 }
@@ -298,18 +313,24 @@ pub(crate) fn print_in_flight(effort: Effort) {
     show("peers in flight", &compare_with_talc(rows));
 }
 
-/// Returns zenoh's provider with whichever of its own backends is fastest here.
+/// Returns zenoh's provider with the fastest of its own backends here.
 fn best(rows: &[Row]) -> (&'static str, Option<f64>) {
-    let measured = ZENOH_STOCK
-        .iter()
-        .filter_map(|&name| Some((name, median(rows, name)?)));
-    match measured.min_by(|one, other| one.1.total_cmp(&other.1)) {
-        Some((name, median)) => (name, Some(median)),
-        None => ("zenoh provider, its best backend", None),
+    let mut best = ("zenoh provider, its best backend", None);
+    for name in ZENOH_STOCK {
+        let Some(median) = median(rows, name) else {
+            continue;
+        };
+        if best.1.is_none_or(|least| median < least) {
+            best = (name, Some(median));
+        }
     }
+    best
 }
 
 fn median(rows: &[Row], name: &str) -> Option<f64> {
     let (_, spread) = rows.iter().find(|row| row.0 == name)?;
-    spread.as_ref().ok().map(|spread| spread.median)
+    match spread {
+        Ok(spread) => Some(spread.median),
+        Err(_) => None,
+    }
 }
