@@ -39,6 +39,8 @@
 //! | `dlclose` | The shared object stays loaded |
 //! | `exit`, on any thread | No thread that waits delays it. What is in a `static` is not dropped |
 
+#![forbid(unsafe_code)]
+
 use crate::os::helper_thread;
 use std::error::Error;
 use std::fmt;

@@ -1,5 +1,7 @@
 //! What the feature `unstable-backend` adds to [`Backend`].
 
+#![forbid(unsafe_code)]
+
 use super::Backend;
 use crate::error::OsError;
 use crate::os::helper_thread;

@@ -47,6 +47,8 @@
 //! When a notifier dies, the kernel wakes one waiter. A second one, such as a forked child, notices
 //! at its next check; so does a receiver that is not connected yet, whose doorbell has no notifier.
 
+#![forbid(unsafe_code)]
+
 use super::interrupt::{self, Interrupts};
 use super::spin::LastNotify;
 use crate::os::futex::{Deadline, Futex};
@@ -224,10 +226,10 @@ impl Doorbell {
         is_ready: impl FnMut() -> bool,
         is_there: impl Fn() -> bool,
     ) -> WakeReason {
-        interrupts.begin_wait(); // I1
+        interrupts.begin_wait(); // J1
         let woken = self.sleep(deadline, check, interrupts, is_ready, is_there);
         self.end_wait();
-        interrupts.end_wait(); // I5
+        interrupts.end_wait(); // J5
         woken
     }
 
@@ -255,10 +257,10 @@ impl Doorbell {
         loop {
             let begun = self.announce_wait(); // S1, S2
             if is_ready() {
-                return WakeReason::Ready; // S3, I2
+                return WakeReason::Ready; // S3, J2
             }
             if let Some(woken) = take_interrupt(interrupts, &mut is_ready) {
-                return woken; // I3
+                return woken; // J3
             }
             let Some(word) = begun else {
                 return WakeReason::Disconnected;
@@ -275,7 +277,7 @@ impl Doorbell {
                 return WakeReason::TimedOut;
             }
             let until = Deadline::first(deadline, check.time());
-            interrupt::sleep_while(&self.0, word, std::iter::once(interrupts), until); // S4, I4
+            interrupt::sleep_while(&self.0, word, std::iter::once(interrupts), until); // S4, J4
 
             // Before S1 clears the bit that says it was notified.
             if is_ready() {

@@ -13,25 +13,25 @@
 //!
 //! | step | the wait | step | [`Interrupter::interrupt`] |
 //! |---|---|---|---|
-//! | I1 | set bit 1 | X1 | set bit 0 |
-//! | I2 | if ready, end | X2 | if bit 1 was set and bit 0 clear, wake |
-//! | I3 | if bit 0 is set, clear it and end | | |
-//! | I4 | sleep, if both words are unchanged; then repeat from I2 | | |
-//! | I5 | clear bit 1 | | |
+//! | J1 | set bit 1 | X1 | set bit 0 |
+//! | J2 | if ready, end | X2 | if bit 1 was set and bit 0 clear, wake |
+//! | J3 | if bit 0 is set, clear it and end | | |
+//! | J4 | sleep, if both words are unchanged; then repeat from J2 | | |
+//! | J5 | clear bit 1 | | |
 //!
-//! **No interrupt is lost.** I1 and X1 change the same word, so one comes first. If X1 does, I3 sees
-//! it. If I1 does, X2 wakes: I4 finds the word changed, or sleeps by then. Of several interrupts in
+//! **No interrupt is lost.** J1 and X1 change the same word, so one comes first. If X1 does, J3 sees
+//! it. If J1 does, X2 wakes: J4 finds the word changed, or sleeps by then. Of several interrupts in
 //! a row, the first one wakes. The kernel compares and sleeps under the lock under which it wakes.
 //!
 //! **Safe in a signal handler** at every step of the wait that it interrupts, also of another one: X1
 //! is one read-modify-write, X2 one system call, which keeps `errno`. Neither takes a lock,
-//! allocates or drops anything, and the `Interrupter` owns the word. A handler that runs between I3
-//! and I4 changes the word; one that runs in I4 makes the kernel compare again, or return.
+//! allocates or drops anything, and the `Interrupter` owns the word. A handler that runs between J3
+//! and J4 changes the word; one that runs in J4 makes the kernel compare again, or return.
 //!
 //! Bit 1 is a hint: left set, it costs a system call for each interrupt.
 //!
 //! **Without `futex_waitv`** (before Linux 5.16, or forbidden by a filter), and beside more words
-//! than it takes, I4 sleeps on the other word alone, for at most [`SLICE`]: so long an interrupt
+//! than it takes, J4 sleeps on the other word alone, for at most [`SLICE`]: so long an interrupt
 //! may take. A program without an `Interrupter` sleeps undisturbed.
 //!
 //! A forked child has a copy of the word: an interrupt in it does nothing to the parent.
@@ -82,7 +82,7 @@ impl Interrupts {
         is_set
     }
 
-    /// I1. Call [`end_wait`](Self::end_wait) after the wait.
+    /// J1. Call [`end_wait`](Self::end_wait) after the wait.
     pub(super) fn begin_wait(&self) {
         if self.has_interrupter() {
             // Relaxed: X1 changes the same word.
@@ -90,7 +90,7 @@ impl Interrupts {
         }
     }
 
-    /// I5.
+    /// J5.
     pub(super) fn end_wait(&self) {
         if self.has_interrupter() {
             self.0.fetch_and(!WAITS, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Interrupts {
     }
 }
 
-/// I4: sleeps as [`Futex::sleep_while`] does, and until one of these ends is interrupted. After I1.
+/// J4: sleeps as [`Futex::sleep_while`] does, and until one of these ends is interrupted. After J1.
 pub(super) fn sleep_while<'a>(
     word: &Futex,
     value: u32,
@@ -154,7 +154,7 @@ impl ThreadWaker {
     }
 
     /// Sleeps unless it was woken since [`count`](Self::count), until then, an interrupt of one of
-    /// these ends, or the deadline. After I1.
+    /// these ends, or the deadline. After J1.
     pub(super) fn park<'a>(
         &self,
         count: u32,

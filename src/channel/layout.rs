@@ -369,7 +369,7 @@ impl RendezvousHeader {
         &self.arrivals.0
     }
 
-    /// Sleeps until another receiver joins, an interrupt or the deadline. After I1 of `interrupt`.
+    /// Sleeps until another receiver joins, an interrupt or the deadline. After J1 of `interrupt`.
     pub(super) fn wait_for_another(
         &self,
         known: u32,

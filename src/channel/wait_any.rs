@@ -259,7 +259,7 @@ fn wait(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Result<F
     let mut words = 0;
     for source in sources.iter() {
         let interrupts = &source.end(OURS).interrupts;
-        interrupts.begin_wait(); // I1
+        interrupts.begin_wait(); // J1
         words += 1 + usize::from(interrupts.has_interrupter());
     }
     let found = loop {
@@ -277,7 +277,7 @@ fn wait(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Result<F
         }
     };
     for source in sources.iter() {
-        source.end(OURS).interrupts.end_wait(); // I5
+        source.end(OURS).interrupts.end_wait(); // J5
     }
     found
 }
@@ -305,7 +305,7 @@ fn sleep(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Found {
             }
         }
         if let Some(found) = find(sources) {
-            break found; // S3, I2, I3
+            break found; // S3, J2, J3
         }
         if Deadline::is_past(deadline) {
             break Found::TimedOut;
@@ -316,7 +316,7 @@ fn sleep(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Found {
                 until = Deadline::first(until, open.parker.check.time());
             }
         }
-        words.sleep(until); // S4, I4
+        words.sleep(until); // S4, J4
 
         // Before S1 clears the bits that the ringers have set.
         if let Some(found) = find(sources) {

@@ -1,6 +1,8 @@
 //! What to do about a failed call on an object. It follows from the call, from the directory and from
 //! the object as they are just after the failure.
 
+#![forbid(unsafe_code)]
+
 use crate::error::OsError;
 use crate::os::locks::LOCK;
 use crate::os::name::Name;

@@ -34,16 +34,7 @@
 //! has looked, the chunk is out of sight for other threads until it is back in the queue; then the
 //! thread notifies the requests that wait.
 //!
-//! # The order of the locks
-//!
-//! A thread that holds one of these locks acquires only those below it:
-//!
-//! 1. `reserving`
-//! 2. `first_share`
-//! 3. `making`, or `growing`
-//! 4. `ledgers`, then a ledger
-//! 5. the registry's lock or the arenas' lock, never both
-//! 6. that of the waiting requests
+//! Its place among the other locks is in `docs/design.md`, *The order of the locks*.
 
 #![forbid(unsafe_code)]
 
