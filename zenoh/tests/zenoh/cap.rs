@@ -74,8 +74,6 @@ fn long_buffer_under_short_ones() {
     }
 }
 
-/// Guards against two segments that each have room left by a slow subscriber's large messages, but
-/// neither enough for the next one.
 /// Allocates `count` messages while a reader keeps the newest that fit in a share of the cap. Returns how
 /// many were allocated before one was refused.
 fn keep_newest(
@@ -144,6 +142,8 @@ fn few_lengths_near_the_cap() {
     );
 }
 
+/// Guards against two segments that each have room left by a slow subscriber's large messages, but
+/// neither enough for the next one.
 #[test]
 fn small_cap_is_one_segment() {
     for cap in [MIB, 4 * MIB] {
