@@ -62,16 +62,6 @@ impl Chunk {
         unsafe { slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
     }
 
-    /// Leaves the bytes forever to a reader that can no longer be tracked. They count against the
-    /// cap until the segment is removed.
-    pub fn leak(self) {
-        let chunk = self.into_closed();
-        if chunk.is_ours() {
-            chunk.keep_bytes();
-            Pool::destroy(chunk.into());
-        }
-    }
-
     #[inline]
     fn into_closed(self) -> ClosedChunk {
         let mut this = ManuallyDrop::new(self);
@@ -82,6 +72,16 @@ impl Chunk {
 
 #[cfg(feature = "unstable-backend")]
 impl Chunk {
+    /// Leaves the bytes forever to a reader that can no longer be tracked. They count against the
+    /// cap until the segment is removed.
+    pub fn leak(self) {
+        let chunk = self.into_closed();
+        if chunk.is_ours() {
+            chunk.keep_bytes();
+            Pool::destroy(chunk.into());
+        }
+    }
+
     /// Returns a value that keeps the segment mapped, and so the [pointer](Self::as_ptr) valid, but
     /// not the bytes from being reused.
     #[inline]

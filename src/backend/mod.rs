@@ -72,9 +72,9 @@
 //! # Unstable items
 //!
 //! The feature `unstable-backend` adds what `shm-pool-zenoh` needs to make the backend as fast as
-//! zenoh's own: size classes by number, tags and raw pointers of chunks, and segments that receivers
-//! never unmap. These items show how the pool works inside. They are exempt from semantic versioning:
-//! any release may change or remove them.
+//! zenoh's own: size classes by number, tags and raw pointers of chunks, chunks that are left to a
+//! reader, the longest segment, and segments that receivers never unmap. These items show how the pool
+//! works inside. They are exempt from semantic versioning: any release may change or remove them.
 //!
 //! # Trust
 //!
@@ -250,6 +250,7 @@ pub struct BackendBuilder {
     max_bytes: usize,
     max_alloc: Option<usize>,
     max_idle_per_class: Option<usize>,
+    /// The longest segment in bytes.
     max_segment: usize,
     collect_early: bool,
     tuning: Tuning,
@@ -273,15 +274,15 @@ impl BackendBuilder {
         }
     }
 
-    /// Sets the cap on memory in bytes, up to 16 of the [longest segments](Self::max_segment),
-    /// rounded up to whole pages; default 1 GiB. Memory is taken when it is needed.
+    /// Sets the cap on memory in bytes, up to 1 TiB, rounded up to whole pages; default 1 GiB. Memory is
+    /// taken when it is needed.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
 
     /// Sets the largest chunk in bytes. The default is the most: the smaller of
-    /// [`max_bytes`](Self::max_bytes) and [`max_segment`](Self::max_segment).
+    /// [`max_bytes`](Self::max_bytes) and 64 GiB.
     pub fn max_alloc(mut self, bytes: usize) -> Self {
         self.max_alloc = Some(bytes);
         self
@@ -292,12 +293,6 @@ impl BackendBuilder {
     /// to 8192.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = Some(chunks);
-        self
-    }
-
-    /// Sets the longest segment in bytes, from a page to 64 GiB, the default.
-    pub fn max_segment(mut self, bytes: usize) -> Self {
-        self.max_segment = bytes;
         self
     }
 

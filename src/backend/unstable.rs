@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::Backend;
+use super::{Backend, BackendBuilder};
 use crate::error::OsError;
 use crate::os::helper_thread;
 use crate::owner::limits::AllocError;
@@ -34,6 +34,15 @@ pub struct SizeClass {
     pub size: usize,
     /// Alignment in bytes.
     pub align: usize,
+}
+
+impl BackendBuilder {
+    /// Sets the longest segment in bytes, from a page to 64 GiB, the default. A pool has at most
+    /// [`MAX_SEGMENTS`](Backend::MAX_SEGMENTS), which limits its cap.
+    pub fn max_segment(mut self, bytes: usize) -> Self {
+        self.max_segment = bytes;
+        self
+    }
 }
 
 impl Backend {

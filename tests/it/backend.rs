@@ -139,10 +139,7 @@ fn alignment_and_limits() {
         kind(1, 8192),
         AllocError::UnsupportedAlignment { .. }
     ));
-    let too_much = Backend::builder()
-        .max_bytes(1 << 30)
-        .max_segment(1 << 20)
-        .build(Shared(source));
+    let too_much = Backend::builder().max_bytes(2 << 40).build(Shared(source));
     assert!(matches!(
         too_much.err(),
         Some(BuildError::OutOfRange {

@@ -5,6 +5,25 @@ use shm_pool_support::machine::page_size;
 use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
 
+/// A pool has at most 16 segments, so their length limits the cap.
+#[test]
+fn short_segments_limit_the_cap() {
+    let build = |max_bytes| {
+        let source = Source::new("short-segments");
+        let builder = Backend::builder().max_segment(1 << 20).max_bytes(max_bytes);
+        builder.build(Shared(source)).err()
+    };
+    assert!(build(16 << 20).is_none());
+    assert!(matches!(
+        build((16 << 20) + 1),
+        Some(BuildError::OutOfRange {
+            option: "max_bytes",
+            max,
+            ..
+        }) if max == 16 << 20
+    ));
+}
+
 #[test]
 fn dropped_cold() {
     let backend = build(&Source::new("cold"));
