@@ -1,25 +1,30 @@
-//! Whole buffers that are used again: when, by whom, and never under a reader.
+//! Buffers that are reused: when, by which threads, and never while a reader holds them.
 
 use crate::child::Child;
 use crate::heap::Cost;
-use crate::requests::poll_once;
 use crate::session;
 use crate::stream::{self, Reader, SHARED};
-use crate::support::{assert_all_back, backend, builder, CAP, LARGE, SMALL};
+use crate::support::{
+    assert_all_back, backend, exhaust, exit_child, expect_success, is_filled, CAP, LARGE, MINUTE,
+    SMALL,
+};
 use shm_pool::AllocError;
-use shm_pool_zenoh::{BufferPool, BufferStats, PoolBackend};
+use shm_pool_support::tasks::{noop_waker, poll_once};
+use shm_pool_zenoh::{Buffer, BufferPool, PoolBackend};
 use std::collections::VecDeque;
-use std::task::Poll;
+use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
 use zenoh::shm::ZShm;
 use zenoh::Wait;
 
-/// How many allocations find a buffer being read before the pool releases it, as its docs say.
+/// After this many allocations that found a buffer in use, the pool releases it, as its docs say.
 const TIMEOUT: usize = 64;
 
-const MINUTE: Duration = Duration::from_secs(60);
+/// At most this many of a thousand messages may need a new buffer. zenoh invalidates a buffer if
+/// its process gets no CPU for a tenth of a second.
+const INVALIDATED: u64 = 10;
 
 fn pool() -> (PoolBackend, BufferPool) {
     let backend = backend();
@@ -27,7 +32,7 @@ fn pool() -> (PoolBackend, BufferPool) {
     (backend, pool)
 }
 
-/// A message of `len` bytes, and where they are.
+/// Returns a message of `len` bytes, and their address.
 fn message(pool: &BufferPool, len: usize, byte: u8) -> (ZBytes, *const u8) {
     let mut buffer = pool.alloc(len).unwrap();
     buffer.fill(byte);
@@ -35,15 +40,28 @@ fn message(pool: &BufferPool, len: usize, byte: u8) -> (ZBytes, *const u8) {
     (buffer.into(), address)
 }
 
+/// Allocates `count` messages, one after the other. Each is dropped, as if it had been read.
+fn publish(pool: &BufferPool, len: usize, byte: u8, count: usize) {
+    for _ in 0..count {
+        drop(message(pool, len, byte));
+    }
+}
+
+/// Returns `count` messages, which are all in flight at the same time.
+fn in_flight(pool: &BufferPool, len: usize, count: usize) -> Vec<ZBytes> {
+    (0..count).map(|_| message(pool, len, 1).0).collect()
+}
+
+/// Returns `count` buffers that are not sent.
+fn unsent(pool: &BufferPool, len: usize, count: usize) -> Vec<Buffer> {
+    (0..count).map(|_| pool.alloc(len).unwrap()).collect()
+}
+
 fn bytes(message: &ZBytes) -> &[u8] {
     message.as_shm().expect("it is in shared memory")
 }
 
-/// Of a thousand messages, so many may be made anew: zenoh invalidates a buffer whose process got
-/// no CPU for a tenth of a second.
-const INVALIDATED: u64 = 10;
-
-/// Guards against a pool that grows, or whose messages cost what zenoh's provider costs.
+/// Guards against a pool that grows, or whose messages cost as much as those of zenoh's provider.
 #[test]
 fn reuse_after_read() {
     let backend = PoolBackend::builder().max_bytes(64 << 20).build().unwrap();
@@ -54,20 +72,21 @@ fn reuse_after_read() {
         let before = pool.stats();
         let mut elsewhere = 0;
         for number in 1..1000 {
-            let (next, place) = message(&pool, len, number as u8);
-            elsewhere += u64::from(place != address);
-            assert_eq!(bytes(&next).len(), len);
-            assert!(bytes(&next)
-                .iter()
-                .step_by(61)
-                .all(|&byte| byte == number as u8));
+            let byte = number as u8;
+            let (next, place) = message(&pool, len, byte);
+            if place != address {
+                elsewhere += 1;
+            }
+            let next = bytes(&next);
+            assert_eq!(next.len(), len);
+            assert!(next.iter().step_by(61).all(|&found| found == byte));
         }
         let after = pool.stats();
-        let made = after.created - before.created;
-        assert_eq!(made + after.reused - before.reused, 999);
+        let created = after.created - before.created;
+        assert_eq!(created + after.reused - before.reused, 999);
         assert!(
-            made <= INVALIDATED && elsewhere <= 999 * made,
-            "{made} made, {elsewhere} elsewhere"
+            created <= INVALIDATED && elsewhere <= 999 * created,
+            "{created} created, {elsewhere} elsewhere"
         );
     }
 }
@@ -80,10 +99,10 @@ fn reuse_of_unsent() {
         assert_eq!(pool.alloc(LARGE).unwrap().as_ptr(), address);
     }
     let stats = pool.stats();
-    assert_eq!(
-        (stats.created, stats.reused, stats.idle, stats.sent),
-        (1, 1000, 1, 0)
-    );
+    assert_eq!(stats.created, 1);
+    assert_eq!(stats.reused, 1000);
+    assert_eq!(stats.idle, 1);
+    assert_eq!(stats.sent, 0);
 }
 
 #[test]
@@ -92,19 +111,20 @@ fn warm_without_heap() {
     for len in [64, SMALL, LARGE] {
         let publish = || {
             for _ in 0..200 {
-                let mut burst = [(); 3].map(|()| Some(message(&pool, len, 1).0));
-                burst.iter_mut().for_each(|message| drop(message.take()));
+                let burst = [(); 3].map(|()| message(&pool, len, 1).0);
+                drop(burst);
                 drop(pool.alloc(len).unwrap());
             }
         };
         publish();
         let cost = Cost::of(publish);
-        assert_eq!((cost.allocations, cost.frees), (0, 0), "{len} bytes");
+        assert_eq!(cost.allocations, 0, "{len} bytes");
+        assert_eq!(cost.frees, 0, "{len} bytes");
     }
 }
 
-/// Neither the dropped `ZBytes` of a publisher nor one of two local readers frees a buffer that
-/// another reader still holds.
+/// A buffer that a reader holds is not free, even if the publisher and another local reader have
+/// dropped their `ZBytes`.
 #[test]
 fn no_reuse_while_referenced() {
     let (_, pool) = pool();
@@ -116,13 +136,15 @@ fn no_reuse_while_referenced() {
     drop(other);
     for number in 3..50 {
         let (_, place) = message(&pool, LARGE, number);
-        assert!(place != first && place != second);
+        assert_ne!(place, first);
+        assert_ne!(place, second);
     }
-    assert!(bytes(&clone).iter().all(|&byte| byte == 1) && handle.iter().all(|&byte| byte == 2));
+    assert!(is_filled(bytes(&clone), 1));
+    assert!(is_filled(&handle, 2));
     assert_eq!(pool.stats().created, 3);
     drop((clone, handle));
     let again = [(); 2].map(|()| message(&pool, LARGE, 60).1);
-    assert!(again.contains(&first), "the oldest first");
+    assert!(again.contains(&first), "the oldest is reused first");
 }
 
 /// No two threads write one buffer.
@@ -139,7 +161,7 @@ fn threads() {
                     in_flight.push_back((message(&pool, SMALL, byte).0, byte));
                     if in_flight.len() > number % 5 {
                         let (old, byte) = in_flight.pop_front().unwrap();
-                        assert!(bytes(&old).iter().all(|&found| found == byte));
+                        assert!(is_filled(bytes(&old), byte));
                     }
                 }
             });
@@ -156,7 +178,9 @@ fn lengths_of_one_class() {
     let address = message(&pool, 4096, 0).1;
     for len in (4033..=4096).chain([4096, 4033]) {
         let (sent, place) = message(&pool, len, len as u8);
-        assert_eq!((place, bytes(&sent).len(), sent.len()), (address, len, len));
+        assert_eq!(place, address);
+        assert_eq!(bytes(&sent).len(), len);
+        assert_eq!(sent.len(), len);
     }
     let mut buffer = pool.alloc(4040).unwrap();
     assert_eq!(buffer.capacity(), 4096);
@@ -174,37 +198,37 @@ fn lengths_of_one_class() {
     assert!(ZBytes::from(pool.alloc(0).unwrap()).is_empty());
 }
 
-/// A reader that keeps its messages does not stop all reuse, and zenoh can reclaim its buffer.
+/// A reader that keeps its messages does not stop the reuse of others, and zenoh can reclaim its
+/// buffers.
 #[test]
 fn long_read_is_forgotten() {
     let (backend, pool) = pool();
     let held = [(); 6].map(|()| message(&pool, LARGE, 7));
-    let publish = |count| (0..count).for_each(|_| drop(message(&pool, LARGE, 8)));
-    publish(3 * TIMEOUT);
+    publish(&pool, LARGE, 8, 3 * TIMEOUT);
     assert_eq!(pool.stats().released_in_use, 6);
-    let made = pool.stats().created;
+    let created = pool.stats().created;
     assert!(
-        made <= 6 + 2,
-        "{made} were made, with free ones behind those that are read"
+        created <= 6 + 2,
+        "{created} were created, although there are free ones behind those that are read"
     );
-    publish(1000);
-    assert_eq!(pool.stats().created, made);
-    assert!(held
-        .iter()
-        .all(|(message, _)| bytes(message).iter().all(|&byte| byte == 7)));
+    publish(&pool, LARGE, 8, 1000);
+    assert_eq!(pool.stats().created, created);
+    for (message, _) in &held {
+        assert!(is_filled(bytes(message), 7));
+    }
     drop(held);
     pool.provider().garbage_collect();
     let kept = pool.stats().idle + pool.stats().sent;
     assert_eq!(
         backend.stats().bytes_in_use,
         kept * LARGE,
-        "zenoh gives back what was released"
+        "zenoh returns the released buffers"
     );
 }
 
-/// With a slow reader that holds many messages, the pool does not grow, nor does each allocation
-/// search all of them. An eighth more than in flight; of short messages, which are costly to visit,
-/// as many again.
+/// While a slow reader holds many messages, the pool does not grow, although no allocation visits
+/// all of them. The pool has an eighth more buffers than messages are in flight. Of short messages,
+/// which are costly to visit, it has as many again.
 #[test]
 fn memory_follows_use() {
     for (len, most) in [
@@ -218,13 +242,12 @@ fn memory_follows_use() {
         for number in 0..20_000 {
             in_flight.push_back(message(&pool, len, number as u8).0);
             if in_flight.len() > 400 {
-                // Half of it read in order, half in any order.
-                let at = if number % 2 == 0 {
-                    0
+                // Half of them are read in order, the others in any order.
+                if number % 2 == 0 {
+                    in_flight.pop_front();
                 } else {
-                    random.usize(..in_flight.len())
-                };
-                in_flight.remove(at);
+                    in_flight.remove(random.usize(..in_flight.len()));
+                }
             }
         }
         pool.provider().garbage_collect();
@@ -238,39 +261,35 @@ fn memory_follows_use() {
     }
 }
 
-/// Guards against a pool that stays as large as at its peak.
+/// Guards against a pool that stays as large as it was at its peak.
 #[test]
 fn burst_is_returned() {
     let (backend, pool) = pool();
-    let burst: Vec<_> = (0..100).map(|_| message(&pool, SMALL, 1)).collect();
+    let burst = in_flight(&pool, SMALL, 100);
     assert_eq!(pool.stats().created, 100);
     drop(burst);
-    (0..10_000).for_each(|_| drop(message(&pool, SMALL, 2)));
+    publish(&pool, SMALL, 2, 10_000);
     let kept = pool.stats().idle + pool.stats().sent;
     assert!(kept <= 2, "{kept} buffers for one message");
+    let created = pool.stats().created;
     assert!(
-        pool.stats().created <= 110,
-        "{} were made, as if each window took too much away",
-        pool.stats().created
+        created <= 110,
+        "{created} were created, as if each epoch released too many"
     );
     assert_eq!(backend.stats().bytes_in_use, kept * SMALL);
 }
 
-/// An unused pool costs no CPU: zenoh confirms each of its buffers.
+/// An unused pool must not cost CPU time, and zenoh confirms each of its buffers again and again.
 #[test]
 fn burst_of_an_unused_pool_is_returned() {
     const SPARE: usize = 32;
     const BURST: usize = 5000;
+    // Of another class. A class of up to 128 buffers keeps them.
+    const BESIDE: usize = 100;
     let backend = PoolBackend::builder().max_bytes(64 << 20).build().unwrap();
     let pool = BufferPool::new(&backend);
     let start = Instant::now();
-    // A class of up to 128 keeps them.
-    const BESIDE: usize = 100;
-    drop(
-        (0..BESIDE)
-            .map(|_| pool.alloc(3 * SMALL).unwrap())
-            .collect::<Vec<_>>(),
-    );
+    drop(unsent(&pool, 3 * SMALL, BESIDE));
     let kept = || pool.stats().idle + pool.stats().sent - BESIDE;
     let wait_for = |most| {
         while kept() > most {
@@ -280,12 +299,8 @@ fn burst_of_an_unused_pool_is_returned() {
     };
     for reserved in [0, 8 * SPARE] {
         let reservation = pool.reserve(SMALL, reserved).unwrap();
-        drop(
-            (0..BURST)
-                .map(|_| message(&pool, SMALL, 1))
-                .collect::<Vec<_>>(),
-        );
-        // Some were looked at too often.
+        drop(in_flight(&pool, SMALL, BURST));
+        // A few were released because too many allocations found them in use.
         assert!(
             kept() >= BURST * 3 / 4,
             "none is released while the pool is in use"
@@ -294,29 +309,25 @@ fn burst_of_an_unused_pool_is_returned() {
         assert!(kept() >= reserved.max(SPARE));
         drop(reservation);
     }
-    drop(
-        (0..BURST)
-            .map(|_| message(&pool, SMALL, 1))
-            .collect::<Vec<_>>(),
-    );
+    drop(in_flight(&pool, SMALL, BURST));
     drop(pool);
     assert_eq!(backend.stats().bytes_in_use, 0);
 }
 
-/// Buffers that were idle in a window, and evicted since, are not released a second time.
+/// Buffers that were idle in an epoch, and evicted since, are not released a second time.
 #[test]
 fn evicted_is_not_counted_twice() {
     let (backend, pool) = pool();
-    drop(
-        (0..100)
-            .map(|_| pool.alloc(SMALL).unwrap())
-            .collect::<Vec<_>>(),
-    );
-    let unsent = |count| (0..count).for_each(|_| drop(pool.alloc(SMALL).unwrap()));
-    unsent(1500); // to the middle of a window in which nearly all are idle
-    drop(std::iter::from_fn(|| pool.alloc(LARGE).ok()).collect::<Vec<_>>());
-    assert!(pool.stats().idle < 50, "the small ones made way");
-    unsent(5000);
+    drop(unsent(&pool, SMALL, 100));
+    // To the middle of an epoch in which nearly all are idle.
+    for _ in 0..1500 {
+        drop(pool.alloc(SMALL).unwrap());
+    }
+    drop(exhaust(&pool, LARGE));
+    assert!(pool.stats().idle < 50, "the small ones are evicted");
+    for _ in 0..5000 {
+        drop(pool.alloc(SMALL).unwrap());
+    }
     pool.trim();
     assert_all_back(&backend);
 }
@@ -324,34 +335,41 @@ fn evicted_is_not_counted_twice() {
 #[test]
 fn cap() {
     let (backend, pool) = pool();
-    for (lens, count) in [([LARGE, SMALL], CAP / LARGE), ([SMALL, LARGE], CAP / SMALL)] {
-        let fill = |len| -> Vec<_> { std::iter::from_fn(|| pool.alloc(len).ok()).collect() };
-        let first = fill(lens[0]);
-        assert!(first.len() >= count * 15 / 16, "{} of {count}", first.len());
-        match pool.alloc(lens[1]).unwrap_err() {
+    for (len, other_len) in [(LARGE, SMALL), (SMALL, LARGE)] {
+        let count = CAP / len;
+        let buffers = exhaust(&pool, len);
+        assert!(
+            buffers.len() >= count * 15 / 16,
+            "{} of {count}",
+            buffers.len()
+        );
+        match pool.alloc(other_len).unwrap_err() {
             AllocError::Exhausted {
                 max_bytes, in_use, ..
             } => {
-                assert_eq!((max_bytes, in_use), (CAP, backend.stats().bytes_in_use));
+                assert_eq!(max_bytes, CAP);
+                assert_eq!(in_use, backend.stats().bytes_in_use);
             }
             other => panic!("{other}"),
         }
-        // Half of them unsent, half sent and read.
-        let half = first.len() / 2;
-        first.into_iter().enumerate().for_each(|(at, buffer)| {
+        // Half of them are sent and read. The others are not sent.
+        let half = buffers.len() / 2;
+        for (at, buffer) in buffers.into_iter().enumerate() {
             if at < half {
-                drop(ZBytes::from(buffer))
+                drop(ZBytes::from(buffer));
+            } else {
+                drop(buffer);
             }
-        });
-        drop(fill(lens[1]));
-        assert!(pool.alloc(CAP / 2).is_ok(), "what nobody has makes way");
+        }
+        drop(exhaust(&pool, other_len));
+        assert!(pool.alloc(CAP / 2).is_ok(), "idle buffers are evicted");
     }
     let error = pool.alloc(CAP + 1).unwrap_err();
     assert!(matches!(error, AllocError::TooLarge { .. }), "{error}");
 }
 
-/// At the cap, buffers may be shorter than their class. They are not kept, so they do not get in
-/// the way of other messages.
+/// At the cap, buffers may be shorter than their class. The pool does not keep them, so they take
+/// no memory from other messages.
 #[test]
 fn short_buffers_at_the_cap() {
     let backend = PoolBackend::builder().max_bytes(1 << 20).build().unwrap();
@@ -364,41 +382,38 @@ fn short_buffers_at_the_cap() {
         (50_048, false),
         (307_200, true),
     ] {
-        let (before, in_use) = (pool.stats(), backend.stats().bytes_in_use);
+        let before = pool.stats();
+        let in_use = backend.stats().bytes_in_use;
         let mut short = pool.alloc(len).unwrap();
         assert_eq!(short.capacity(), len, "no class is as long");
         short.fill(1);
         if is_sent {
             let message = ZBytes::from(short);
-            assert!(message.to_bytes().iter().all(|&byte| byte == 1));
+            assert!(is_filled(&message.to_bytes(), 1));
         } else {
             drop(short);
         }
-        let BufferStats {
-            idle,
-            sent,
-            created,
-            ..
-        } = pool.stats();
-        assert_eq!(
-            (idle, sent, created),
-            (before.idle, before.sent, before.created + 1)
-        );
+        let after = pool.stats();
+        assert_eq!(after.idle, before.idle);
+        assert_eq!(after.sent, before.sent);
+        assert_eq!(after.created, before.created + 1);
         pool.provider().garbage_collect();
         assert_eq!(backend.stats().bytes_in_use, in_use);
         let mut longer = pool.alloc(len + 1).unwrap();
         longer.fill(1);
-        assert!(longer.capacity() > len && longer.len() == len + 1);
+        assert!(longer.capacity() > len);
+        assert_eq!(longer.len(), len + 1);
     }
     drop(pool);
     assert_eq!(backend.stats().bytes_in_use, 0);
 }
 
-/// A reservation at the cap may be made in buffers that are shorter than their class.
+/// At the cap, a reservation may consist of buffers that are shorter than their class.
 #[test]
 fn short_buffers_of_a_reservation() {
     let pool = BufferPool::new(&PoolBackend::builder().max_bytes(1 << 20).build().unwrap());
-    let (len, longer) = (30_016, 30_200);
+    let len = 30_016;
+    let longer = 30_200;
     for len in [1, len, len] {
         drop(pool.alloc(len).unwrap());
     }
@@ -406,31 +421,32 @@ fn short_buffers_of_a_reservation() {
         pool.stats().idle > 0,
         "the second one has room for all lengths of the class"
     );
-    // Other classes, until this one no longer counts as one that recurs.
-    (2..=20).for_each(|lines| drop(pool.alloc(64 * lines).unwrap()));
+    // Lengths of other classes, until this class no longer counts as one that recurs.
+    for cache_lines in 2..=20 {
+        drop(pool.alloc(64 * cache_lines).unwrap());
+    }
     let reservation = pool.reserve(len, 1).unwrap();
     let buffers = [(); 3].map(|()| pool.alloc(longer).unwrap());
-    assert!(buffers
-        .iter()
-        .all(|buffer| buffer.len() == longer && buffer.capacity() >= longer));
+    for buffer in &buffers {
+        assert_eq!(buffer.len(), longer);
+        assert!(buffer.capacity() >= longer);
+    }
     drop(reservation);
 }
 
 #[test]
 fn wait() {
     let (_, pool) = pool();
-    let mut buffers: Vec<_> = std::iter::from_fn(|| pool.alloc(LARGE).ok()).collect();
+    let mut buffers = exhaust(&pool, LARGE);
     let error = pool
         .alloc_timeout(LARGE, Duration::from_millis(2))
         .unwrap_err();
-    assert!(
-        error.is_exhausted() && matches!(error, AllocError::TimedOut { .. }),
-        "{error}"
-    );
-    let (unsent, sent) = (buffers.pop().unwrap(), ZBytes::from(buffers.pop().unwrap()));
-    let wait = || pool.alloc_timeout(LARGE, MINUTE).unwrap();
+    assert!(error.is_exhausted(), "{error}");
+    assert!(matches!(error, AllocError::TimedOut { .. }), "{error}");
+    let unsent = buffers.pop().unwrap();
+    let sent = ZBytes::from(buffers.pop().unwrap());
     thread::scope(|scope| {
-        let waiting = scope.spawn(wait);
+        let waiting = scope.spawn(|| pool.alloc_timeout(LARGE, MINUTE).unwrap());
         drop(unsent);
         buffers.push(waiting.join().unwrap());
         let waiting = scope.spawn(|| pool.alloc_timeout(LARGE, Duration::MAX).unwrap());
@@ -448,26 +464,23 @@ fn wait() {
 fn first_reserved_messages() {
     let (backend, pool) = pool();
     let reservation = pool.reserve(SMALL, 8).unwrap();
-    let (made, carved) = (pool.stats().created, backend.stats().misses());
-    assert_eq!((made, carved, reservation.count()), (8, 8, 8));
-    let cost = Cost::of(|| {
-        let mut first = [(); 8].map(|()| Some(message(&pool, SMALL, 1).0));
-        first.iter_mut().for_each(|message| drop(message.take()));
-    });
-    assert_eq!((cost.allocations, cost.frees), (0, 0));
-    (0..10_000).for_each(|_| drop(message(&pool, SMALL, 1)));
-    assert_eq!(
-        (pool.stats().created, backend.stats().misses()),
-        (made, carved)
-    );
+    assert_eq!(reservation.count(), 8);
+    assert_eq!(pool.stats().created, 8);
+    assert_eq!(backend.stats().misses(), 8);
+    let cost = Cost::of(|| drop([(); 8].map(|()| message(&pool, SMALL, 1).0)));
+    assert_eq!(cost.allocations, 0);
+    assert_eq!(cost.frees, 0);
+    publish(&pool, SMALL, 1, 10_000);
+    assert_eq!(pool.stats().created, 8);
+    assert_eq!(backend.stats().misses(), 8);
     assert_eq!(
         pool.stats().idle + pool.stats().sent,
         8,
-        "what was reserved stays"
+        "the reserved buffers stay"
     );
-    // Whatever takes the rest of the cap, the reserved memory is for these.
-    let _others: Vec<_> = std::iter::from_fn(|| pool.alloc(LARGE).ok()).collect();
-    let small: Vec<_> = (0..8).map(|_| pool.alloc(SMALL).unwrap()).collect();
+    // The reserved memory serves these, although others take the rest of the cap.
+    let _others = exhaust(&pool, LARGE);
+    let small = unsent(&pool, SMALL, 8);
     drop((small, reservation));
     assert!(matches!(
         pool.reserve(LARGE, CAP).unwrap_err(),
@@ -486,56 +499,50 @@ fn pool_drop() {
     let sent = ZBytes::from(buffer);
     assert_eq!(backend.stats().bytes_in_use, LARGE + SMALL);
     drop(backend);
-    assert!(
-        bytes(&held).iter().all(|&byte| byte == 5) && bytes(&sent).iter().all(|&byte| byte == 6)
-    );
+    assert!(is_filled(bytes(&held), 5));
+    assert!(is_filled(bytes(&sent), 6));
+
     let (backend, pool) = self::pool();
     let unsent = pool.alloc(LARGE).unwrap();
-    drop((message(&pool, SMALL, 1), pool));
+    drop(message(&pool, SMALL, 1));
+    drop(pool);
     drop(unsent);
     assert_all_back(&backend);
+
     let (backend, pool) = self::pool();
-    drop((message(&pool, LARGE, 1), pool.alloc(SMALL).unwrap()));
+    let sent = message(&pool, LARGE, 1);
+    let unsent = pool.alloc(SMALL).unwrap();
+    drop((sent, unsent));
     assert_eq!(pool.trim(), backend.stats().peak_bytes_held);
     assert_eq!(backend.stats().bytes_held, 0);
 }
 
-/// A forked child neither writes to its parent's messages nor decrements the counts of their
-/// readers.
+/// A forked child neither writes to its parent's messages nor decrements their reference counts.
 #[test]
 fn forked_child() {
     let (backend, pool) = pool();
     let (sent, _) = message(&pool, LARGE, 1);
     let unsent = pool.alloc(LARGE).unwrap();
     drop(pool.alloc(SMALL).unwrap());
-    let before = (backend.stats(), pool.stats());
-    // SAFETY: the child only calls what is under test, and exits at once.
+    let backend_before = backend.stats();
+    let pool_before = pool.stats();
+    // SAFETY: the child only calls the functions under test, and exits at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let is_refused = pool
-            .alloc(SMALL)
-            .is_err_and(|error| matches!(error, AllocError::Forked));
-        let is_inert = pool.release_in_use() == 0 && pool.trim() == 0;
-        let mut future = std::pin::pin!(pool.request(SMALL).wait_async());
-        let is_told = matches!(poll_once(future.as_mut()), Poll::Ready(Err(_)));
+        let is_refused = matches!(pool.alloc(SMALL), Err(AllocError::Forked));
+        let releases_nothing = pool.release_in_use() == 0 && pool.trim() == 0;
+        let mut future = pin!(pool.request(SMALL).wait_async());
+        let fails_at_once = matches!(poll_once(future.as_mut(), &noop_waker()), Some(Err(_)));
         drop((unsent, pool.clone()));
-        // SAFETY: `_exit` ends the child without running the parent's exit handlers.
-        unsafe {
-            libc::_exit(if is_refused && is_inert && is_told {
-                0
-            } else {
-                1
-            })
-        };
+        exit_child(is_refused && releases_nothing && fails_at_once);
     }
-    let mut status = 0;
-    // SAFETY: `status` is valid for the write, and `child` was forked by this test.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0);
+    expect_success(child);
     pool.provider().garbage_collect();
-    assert_eq!((backend.stats(), pool.stats()), before);
+    assert_eq!(backend.stats(), backend_before);
+    assert_eq!(pool.stats(), pool_before);
     let (_next, place) = message(&pool, LARGE, 2);
-    assert!(place != unsent.as_ptr() && bytes(&sent).iter().all(|&byte| byte == 1));
+    assert_ne!(place, unsent.as_ptr());
+    assert!(is_filled(bytes(&sent), 1));
 }
 
 const MESSAGES: usize = 6000;
@@ -544,8 +551,8 @@ const CHILD: &str = "shm-pool/child";
 const LOCAL: &str = "shm-pool/local";
 const SAME: &str = "shm-pool/same";
 
-/// No buffer is reused under a reader: in another process, in another session of this process, or
-/// in the publisher's own session.
+/// No buffer is reused while a reader holds it: in another process, in another session of this
+/// process, or in the publisher's own session.
 #[test]
 fn message_is_stable() {
     let (_, pool) = pool();
@@ -563,13 +570,13 @@ fn message_is_stable() {
             let mut buffer = pool.alloc_timeout(stream::len(number), MINUTE).unwrap();
             stream::write(number, &mut buffer);
             let message = ZBytes::from(buffer);
-            publishers
-                .iter()
-                .for_each(|publisher| publisher.put(message.clone()).wait().unwrap());
+            for publisher in &publishers {
+                publisher.put(message.clone()).wait().unwrap();
+            }
         }
-        readers
-            .into_iter()
-            .for_each(|reader| reader.join().unwrap().unwrap());
+        for reader in readers {
+            reader.join().unwrap().unwrap();
+        }
     });
     child.finish();
     child.end();
@@ -577,24 +584,25 @@ fn message_is_stable() {
     assert!(stats.reused > MESSAGES as u64 / 2, "{stats:?}");
 }
 
-/// zenoh reclaims only messages that no living process confirms, and the pool confirms those that
-/// it keeps.
+/// zenoh reclaims only messages that no living process confirms, and the pool confirms the buffers
+/// that it keeps.
 #[test]
 fn killed_subscriber() {
-    for asks in [false, true] {
+    for releases_at_once in [false, true] {
         let (backend, pool) = pool();
         let mut receiver = Child::start("receiver", &[]);
-        let session = session::open("connect", &receiver.link.hear());
+        let session = session::open("connect", &receiver.link.receive());
         let publisher = session::publisher(&session);
         for byte in 1..=3 {
             publisher.put(message(&pool, LARGE, byte).0).wait().unwrap();
-            receiver.link.say("receive");
+            receiver.link.send("receive");
             receiver.link.expect(&format!("held {LARGE} {byte}"));
         }
         receiver.kill();
-        match asks {
-            true => assert_eq!(pool.release_in_use(), 3),
-            false => (0..2 * TIMEOUT).for_each(|_| drop(message(&pool, LARGE, 9))),
+        if releases_at_once {
+            assert_eq!(pool.release_in_use(), 3);
+        } else {
+            publish(&pool, LARGE, 9, 2 * TIMEOUT);
         }
         assert_eq!(pool.stats().released_in_use, 3);
         let kept = pool.stats().idle + pool.stats().sent;
@@ -605,11 +613,11 @@ fn killed_subscriber() {
                 "the messages of a dead receiver do not come back"
             );
             // SAFETY: the only receiver is dead, so no process reads the messages that this
-            // collects. zenoh does not report when it has noticed, so this asks until it has.
+            // collects. zenoh does not report when it has noticed that, so this tries until it has.
             unsafe { pool.provider().garbage_collect_unsafe() };
             thread::yield_now();
         }
-        // What the pool kept is still its own.
+        // The buffers that the pool kept still belong to it.
         let place = pool.alloc(LARGE).unwrap().as_ptr();
         assert_eq!(message(&pool, LARGE, 10).1, place);
         drop((publisher, session));
@@ -620,19 +628,15 @@ fn killed_subscriber() {
 /// The pool's buffers can be used in replies and attachments.
 #[test]
 fn reply_and_attachment() {
-    let backend = builder().build().unwrap();
-    let pool = BufferPool::new(&backend);
-    let session = session::open("listen", "tcp/127.0.0.1:0");
-    let asking = session::open("connect", &session::endpoint(&session));
+    let (_, pool) = pool();
+    let session = session::open("listen", session::ANY_PORT);
+    let other = session::open("connect", &session::endpoint(&session));
     let queryable = session.declare_queryable(session::KEY).wait().unwrap();
-    let querier = asking.declare_querier(session::KEY).wait().unwrap();
-    let listener = querier.matching_listener().wait().unwrap();
-    while !querier.matching_status().wait().unwrap().matching() {
-        listener.recv().unwrap();
-    }
+    let querier = session::querier(&other);
     let replies = querier.get().wait().unwrap();
     let query = queryable.recv().unwrap();
-    let (mut reply, mut attachment) = (pool.alloc(LARGE).unwrap(), pool.alloc(SMALL).unwrap());
+    let mut reply = pool.alloc(LARGE).unwrap();
+    let mut attachment = pool.alloc(SMALL).unwrap();
     reply.fill(1);
     attachment.fill(2);
     query
@@ -645,5 +649,6 @@ fn reply_and_attachment() {
     let sample = reply.result().unwrap();
     assert!(bytes(sample.payload())[..] == [1; LARGE]);
     assert!(sample.attachment().unwrap().to_bytes()[..] == [2; SMALL]);
-    assert_eq!((pool.stats().created, pool.stats().sent), (2, 2));
+    assert_eq!(pool.stats().created, 2);
+    assert_eq!(pool.stats().sent, 2);
 }

@@ -1,7 +1,7 @@
-//! zenoh's buffers on the pool: typed, resized, shared, and outliving what made them.
+//! zenoh's buffers on this backend: typed, resized, shared, and ones that outlive the backend.
 
-use crate::support::{alloc, assert_all_back, backend, Collecting, LARGE, SMALL};
-use std::mem::MaybeUninit;
+use crate::support::{alloc, assert_all_back, backend, is_filled, Collecting, LARGE, SMALL};
+use std::mem::{align_of, MaybeUninit};
 use std::num::NonZeroUsize;
 use zenoh::shm::{
     AllocAlignment, MemoryLayout, OwnedShmBuf, ResideInShm, Typed, TypedLayout, ZShm, ZShmMut,
@@ -22,10 +22,8 @@ fn typed_alignment() {
     let provider = backend.provider();
     let pose: Typed<MaybeUninit<Pose>, ZShmMut> =
         provider.alloc(TypedLayout::<Pose>::new()).wait().unwrap();
-    assert_eq!(
-        Typed::inner(&pose).as_ptr() as usize % std::mem::align_of::<Pose>(),
-        0
-    );
+    let address = Typed::inner(&pose).as_ptr() as usize;
+    assert_eq!(address % align_of::<Pose>(), 0);
     drop(pose);
     provider.garbage_collect();
     assert_all_back(&backend);
@@ -44,7 +42,8 @@ fn shrunk_buffer() {
         let mut relaid = alloc::<Collecting>(&provider, len, 2).unwrap();
         let half = MemoryLayout::new(len / 2, AllocAlignment::new(3).unwrap()).unwrap();
         relaid.try_relayout(half).unwrap();
-        assert!(relaid.len() >= len / 2 && resized.iter().all(|&byte| byte == 1));
+        assert!(relaid.len() >= len / 2);
+        assert!(is_filled(&resized, 1));
     }
     provider.garbage_collect();
     assert_all_back(&backend);
@@ -60,15 +59,18 @@ fn buffer_outlives_backend() {
         let idle = alloc::<Collecting>(&provider, len, 9).unwrap();
         drop(idle);
         drop((provider, backend));
-        assert!(exclusive.iter().all(|&byte| byte == 7) && shared.iter().all(|&byte| byte == 8));
+        assert!(is_filled(&exclusive, 7));
+        assert!(is_filled(&shared, 8));
         exclusive.fill(10);
         let clone = shared.clone();
         drop(shared);
-        assert!(exclusive.iter().all(|&byte| byte == 10) && clone.iter().all(|&byte| byte == 8));
+        assert!(is_filled(&exclusive, 10));
+        assert!(is_filled(&clone, 8));
     }
 }
 
-/// Dropping the local buffer recycles no message that another process still reads.
+/// The memory of a message that a reader still holds is not reused when the publisher drops its
+/// handle.
 #[test]
 fn no_reuse_while_read() {
     let backend = backend();
@@ -79,7 +81,7 @@ fn no_reuse_while_read() {
     for byte in 2..100 {
         let message = alloc::<Collecting>(&provider, LARGE, byte).unwrap();
         assert_ne!(message.as_ptr(), elsewhere.as_ptr());
-        assert!(elsewhere.iter().all(|&byte| byte == 1));
+        assert!(is_filled(&elsewhere, 1));
     }
     drop(elsewhere);
     provider.garbage_collect();
@@ -90,10 +92,10 @@ fn no_reuse_while_read() {
 fn two_providers() {
     let backend = backend();
     let providers = [backend.provider(), backend.provider()];
-    let messages = [&providers[0], &providers[1]]
-        .map(|provider| alloc::<Collecting>(provider, LARGE, 3).unwrap());
-    assert_ne!(messages[0].as_ptr(), messages[1].as_ptr());
-    drop(messages);
+    let first = alloc::<Collecting>(&providers[0], LARGE, 3).unwrap();
+    let second = alloc::<Collecting>(&providers[1], LARGE, 3).unwrap();
+    assert_ne!(first.as_ptr(), second.as_ptr());
+    drop((first, second));
     for provider in &providers {
         provider.garbage_collect();
     }

@@ -1,41 +1,46 @@
 //! At the cap: long messages under short ones, reservations, and memory that is released in time.
 
 use crate::child::{Child, Link};
-use crate::support::{alloc, backend, builder, Collecting, CAP, LARGE, SMALL};
+use crate::support::{
+    alloc, backend, builder, exhaust_provider, Collecting, CAP, LARGE, MINUTE, SMALL,
+};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{raise, Signal};
 use shm_pool::AllocError;
-use shm_pool_zenoh::{Buffer, BufferPool, PoolBackend};
+use shm_pool_zenoh::{BufferPool, PoolBackend};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
-use zenoh::shm::{ShmBuf, ZShmMut};
-
-const MINUTE: Duration = Duration::from_secs(60);
+use zenoh::shm::ShmBuf;
 
 const MIB: usize = 1 << 20;
 
-/// A length of which 24 are in use, of a cap of 4 MiB.
-const SHORT: usize = 100_000;
+/// How many short messages are in use, and their length. They fill more than half of a cap of 4
+/// MiB.
 const IN_USE: usize = 24;
+const SHORT: usize = 100_000;
 
-/// Longer than any gap between those.
+/// Longer than any gap between the short messages.
 const LONG: usize = 1 << 20;
 
-/// Replaces short messages, one after the other, and asks for a long one each time. Fails if it is
-/// not served before each of the short ones has been replaced often.
+/// Replaces short messages, one after the other, and requests a long one each time. Fails if all of
+/// these requests are refused until each of the short messages has been replaced often.
 fn expect_long<T>(mut short: impl FnMut() -> T, mut long: impl FnMut() -> Option<T>) {
     let mut in_use: VecDeque<T> = (0..IN_USE).map(|_| short()).collect();
     let mut random = fastrand::Rng::with_seed(4);
     for _ in 0..10 {
-        let steps = (0..50 * IN_USE).take_while(|_| {
+        let mut refused = 0;
+        loop {
             in_use.swap(0, random.usize(..IN_USE));
             in_use.pop_front();
             in_use.push_back(short());
-            long().is_none()
-        });
-        assert!(steps.count() < 50 * IN_USE, "a long message starves");
-        // Others than the oldest are in the way of the next one.
+            if long().is_some() {
+                break;
+            }
+            refused += 1;
+            assert!(refused < 50 * IN_USE, "a long message starves");
+        }
+        // The next long message competes with new short messages.
         for _ in 0..IN_USE {
             in_use.pop_front();
             in_use.push_back(short());
@@ -58,24 +63,18 @@ fn long_message_under_short_ones() {
 
 #[test]
 fn long_buffer_under_short_ones() {
-    for is_sent in [false, true] {
-        let pool = BufferPool::new(&PoolBackend::builder().max_bytes(4 * MIB).build().unwrap());
-        let message = |buffer: Buffer| {
-            if is_sent {
-                Ok(ZBytes::from(buffer))
-            } else {
-                Err(buffer)
-            }
-        };
-        expect_long(
-            || message(pool.alloc(SHORT).unwrap()),
-            || pool.alloc(LONG).ok().map(message),
-        );
-    }
+    let new_pool = || BufferPool::new(&PoolBackend::builder().max_bytes(4 * MIB).build().unwrap());
+    let pool = new_pool();
+    expect_long(|| pool.alloc(SHORT).unwrap(), || pool.alloc(LONG).ok());
+    let pool = new_pool();
+    expect_long(
+        || ZBytes::from(pool.alloc(SHORT).unwrap()),
+        || pool.alloc(LONG).ok().map(ZBytes::from),
+    );
 }
 
-/// Allocates `count` messages while a reader keeps the newest that fit in a share of the cap. Returns how
-/// many were allocated before one was refused.
+/// Allocates `count` messages while a reader keeps the newest that fit in a share of the cap.
+/// Returns how many were allocated before one was refused.
 fn keep_newest(
     pool: &BufferPool,
     cap: usize,
@@ -142,8 +141,8 @@ fn few_lengths_near_the_cap() {
     );
 }
 
-/// Guards against two segments that each have room left by a slow subscriber's large messages, but
-/// neither enough for the next one.
+/// Guards against two segments of which neither has room for the next message, although both have
+/// some room beside a slow subscriber's large messages.
 #[test]
 fn small_cap_is_one_segment() {
     for cap in [MIB, 4 * MIB] {
@@ -153,8 +152,8 @@ fn small_cap_is_one_segment() {
     }
 }
 
-/// Guards against a receiver that locks all of the cap into memory before it reads the first message,
-/// which is lost if the publisher exits early.
+/// Guards against a receiver that locks all of the cap into memory before it reads the first
+/// message. That message would be lost if the publisher exited meanwhile.
 #[test]
 fn first_segment_is_short() {
     for cap in [64 * MIB, 128 * MIB, 1024 * MIB] {
@@ -165,12 +164,9 @@ fn first_segment_is_short() {
             .unwrap();
         let provider = backend.provider();
         let first = alloc::<Collecting>(&provider, 1000, 1).unwrap();
-        assert!(
-            backend.stats().bytes_mapped <= 4 * MIB,
-            "{}",
-            backend.stats().bytes_mapped
-        );
-        // It does not keep the cap from a message that needs most of it.
+        let mapped = backend.stats().bytes_mapped;
+        assert!(mapped <= 4 * MIB, "{mapped}");
+        // A message that needs most of the cap still fits.
         let long = alloc::<Collecting>(&provider, cap / 16 * 15, 2).unwrap();
         assert_eq!(backend.stats().segments, 2);
         drop((first, long));
@@ -186,28 +182,27 @@ fn half_of_the_cap_is_one_segment_however_it_grew() {
         .build()
         .unwrap();
     let provider = backend.provider();
-    let mut messages: Vec<ZShmMut> =
-        std::iter::from_fn(|| alloc::<Collecting>(&provider, 4096, 1).ok()).collect();
-    assert!(
-        backend.stats().segments <= 16,
-        "{}",
-        backend.stats().segments
-    );
+    let mut messages = exhaust_provider::<Collecting>(&provider, 4096);
+    let segments = backend.stats().segments;
+    assert!(segments <= 16, "{segments}");
     messages.truncate(1);
     assert!(alloc::<Collecting>(&provider, 30 * MIB, 2).is_ok());
 }
 
-/// A burst is forgotten even if one buffer is reserved.
+/// A class releases the buffers of a burst although some are reserved.
 #[test]
 fn class_with_a_reservation_shrinks_to_it() {
     let backend = backend();
     let pool = BufferPool::new(&backend);
     pool.reserve(SMALL, 4).unwrap().keep();
-    let burst: Vec<_> = (0..200)
-        .map(|_| ZBytes::from(pool.alloc(SMALL).unwrap()))
-        .collect();
+    let mut burst = Vec::new();
+    for _ in 0..200 {
+        burst.push(ZBytes::from(pool.alloc(SMALL).unwrap()));
+    }
     drop(burst);
-    (0..20_000).for_each(|_| drop(ZBytes::from(pool.alloc(SMALL).unwrap())));
+    for _ in 0..20_000 {
+        drop(ZBytes::from(pool.alloc(SMALL).unwrap()));
+    }
     let kept = pool.stats().idle + pool.stats().sent;
     assert!(
         (4..=6).contains(&kept),
@@ -219,16 +214,16 @@ fn class_with_a_reservation_shrinks_to_it() {
 fn reservation_collects_first() {
     let backend = backend();
     let provider = backend.provider();
-    drop(std::iter::from_fn(|| alloc::<Collecting>(&provider, SMALL, 1).ok()).collect::<Vec<_>>());
+    drop(exhaust_provider::<Collecting>(&provider, SMALL));
     // All of the cap is in use until a provider collects.
     assert!(backend.stats().bytes_in_use > CAP / 16 * 15);
     backend.reserve(LARGE, CAP / LARGE / 2).unwrap().keep();
     let pool = BufferPool::new(&backend);
-    drop(
-        std::iter::from_fn(|| pool.alloc(SMALL).ok())
-            .map(ZBytes::from)
-            .collect::<Vec<_>>(),
-    );
+    let mut messages = Vec::new();
+    while let Ok(buffer) = pool.alloc(SMALL) {
+        messages.push(ZBytes::from(buffer));
+    }
+    drop(messages);
     pool.trim();
     pool.reserve(LARGE, CAP / LARGE / 4).unwrap().keep();
 }
@@ -237,18 +232,16 @@ fn reservation_collects_first() {
 fn trim_collects_first() {
     let backend = backend();
     let providers = [backend.provider(), backend.provider()];
-    let messages: Vec<_> = providers
-        .iter()
-        .map(|provider| alloc::<Collecting>(provider, LARGE, 1).unwrap())
-        .collect();
-    drop(messages);
+    let first = alloc::<Collecting>(&providers[0], LARGE, 1).unwrap();
+    let second = alloc::<Collecting>(&providers[1], LARGE, 1).unwrap();
+    drop((first, second));
     let held = backend.stats().bytes_held;
     assert!(held >= 2 * LARGE);
     assert_eq!(backend.trim(), held);
     assert_eq!(backend.stats().bytes_held, 0);
 }
 
-/// Role: zenoh has no metadata for one of many messages.
+/// Role: allocates until zenoh has no metadata for a message, with a pool that has memory left.
 pub(crate) fn without_metadata(link: &mut Link) {
     let backend = PoolBackend::builder()
         .max_bytes(CAP)
@@ -256,7 +249,7 @@ pub(crate) fn without_metadata(link: &mut Link) {
         .build()
         .unwrap();
     let pool = BufferPool::new(&backend);
-    // zenoh makes its next segment for metadata after some 32,768 messages.
+    // zenoh creates its next segment for metadata after some 32,768 messages.
     let mut buffers = vec![pool.alloc(64).unwrap()];
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 0, hard).unwrap();
@@ -269,7 +262,8 @@ pub(crate) fn without_metadata(link: &mut Link) {
     };
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
     let is_os = matches!(error, AllocError::Os(_));
-    link.say(&format!("{is_os} {}", start.elapsed() < MINUTE));
+    let is_early = start.elapsed() < MINUTE;
+    link.send(&format!("{is_os} {is_early}"));
     link.expect("end");
 }
 
@@ -281,42 +275,44 @@ fn wait_ends_if_zenoh_has_no_metadata() {
     child.end();
 }
 
-/// Role: stops itself until zenoh has invalidated a buffer, and then has the pool release it.
+/// How many idle buffers zenoh invalidates.
+const IDLE: usize = 8;
+
+/// Role: stops itself until zenoh has invalidated its buffers, and then has the pool release them.
+/// Sends how many it has released, and how many are still idle.
 pub(crate) fn stopped(link: &mut Link) {
     let backend = builder().build().unwrap();
     let pool = BufferPool::new(&backend);
-    let idle: Vec<_> = (0..8).map(|_| pool.alloc(SMALL).unwrap()).collect();
+    let idle = [(); IDLE].map(|()| pool.alloc(SMALL).unwrap());
     let watched = pool.alloc(LARGE).unwrap();
     drop(idle);
     while watched.is_valid() {
-        link.say("stopped");
+        link.send("stopped");
         raise(Signal::SIGSTOP).unwrap();
     }
     let released = pool.release_in_use();
-    link.say(&format!(
-        "released {} of {}, {} idle",
-        released,
-        8,
-        pool.stats().idle
-    ));
+    let idle = pool.stats().idle;
+    link.send(&format!("{released} {idle}"));
     link.expect("end");
 }
 
-/// Guards against an idle buffer whose drop decrements the count of another message, to which zenoh's
-/// `garbage_collect_unsafe` has given its metadata.
+/// Guards against an idle buffer whose drop decrements the count of another message. zenoh's
+/// `garbage_collect_unsafe` gives the metadata of an invalidated buffer to another message.
 #[test]
 fn invalidated_idle_buffers_are_released() {
     let mut child = Child::start("stopped", &[]);
-    let mut said = child.link.hear();
-    while said == "stopped" {
-        // zenoh's threads need to miss their turns, which takes a tenth of a second.
+    let mut line = child.link.receive();
+    while line == "stopped" {
+        // zenoh invalidates a buffer that its threads have not confirmed for a tenth of a second.
         std::thread::sleep(Duration::from_millis(250));
         child.resume();
-        said = child.link.hear();
+        line = child.link.receive();
     }
-    // zenoh may have found one or the other valid a moment before.
-    let words: Vec<_> = said.split([' ', ',']).collect();
-    let (released, idle): (usize, usize) = (words[1].parse().unwrap(), words[5].parse().unwrap());
-    assert!(released > 0 && released + idle == 8, "{said}");
+    let (released, idle) = line.split_once(' ').unwrap();
+    let released: usize = released.parse().unwrap();
+    let idle: usize = idle.parse().unwrap();
+    // zenoh may have found some of the buffers valid a moment before.
+    assert!(released > 0, "{line}");
+    assert_eq!(released + idle, IDLE, "{line}");
     child.end();
 }

@@ -1,7 +1,9 @@
-//! Child processes that speak zenoh: this test binary, started again with only the test [`entry`]
-//! and its role as its task. Parent and child talk in lines over a socket, the child's standard
-//! input. An answer that does not come in time fails the test.
+//! Child processes that use zenoh. Each is this test binary, started again to run only the test
+//! [`entry`], with its role as the task. Parent and child exchange lines over a socket, which is
+//! the child's standard input. A line that does not arrive in time fails the test.
 
+use crate::own_shm::{give_shm, skip};
+use crate::support::MINUTE;
 use crate::{cap, full_shm, killed, lingering, remote, small_shm, stream, threads, users};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -11,10 +13,6 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
-use std::time::Duration;
-
-/// The longest time that a step may take on a machine under load.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One end of the socket.
 pub(crate) struct Link {
@@ -23,21 +21,22 @@ pub(crate) struct Link {
 
 impl Link {
     fn new(socket: UnixStream) -> Self {
-        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        socket.set_read_timeout(Some(MINUTE)).unwrap();
         Self {
             lines: BufReader::new(socket),
         }
     }
 
-    pub(crate) fn say(&mut self, line: &str) {
+    /// Sends a line.
+    pub(crate) fn send(&mut self, line: &str) {
         self.lines
             .get_mut()
             .write_all(format!("{line}\n").as_bytes())
             .unwrap();
     }
 
-    /// The next line. It is empty when the other end has closed.
-    pub(crate) fn hear(&mut self) -> String {
+    /// Waits for the next line. It is empty when the other end is closed.
+    pub(crate) fn receive(&mut self) -> String {
         let mut line = String::new();
         self.lines
             .read_line(&mut line)
@@ -45,9 +44,9 @@ impl Link {
         line.trim_end().to_owned()
     }
 
-    /// Reads the next line, and fails unless it is `line`.
+    /// Waits for the next line, and fails unless it is `line`.
     pub(crate) fn expect(&mut self, line: &str) {
-        assert_eq!(self.hear(), line);
+        assert_eq!(self.receive(), line);
     }
 }
 
@@ -63,8 +62,24 @@ impl Child {
         Self::start_with(role, arguments, |_| ()).unwrap()
     }
 
+    /// Starts a child in a role with its own /dev/shm, which `options` describe: those of a tmpfs,
+    /// with a NUL at the end. Returns `None` where that is not permitted.
+    pub(crate) fn start_with_shm(
+        role: &str,
+        arguments: &[&str],
+        options: &'static [u8],
+    ) -> Option<Self> {
+        match Self::start_with(role, arguments, |command| give_shm(command, options)) {
+            Ok(child) => Some(child),
+            Err(error) => {
+                skip(&format!("no mount namespace of our own: {error}"));
+                None
+            }
+        }
+    }
+
     /// Starts a child in a role, after `prepare` has changed its command.
-    pub(crate) fn start_with(
+    fn start_with(
         role: &str,
         arguments: &[&str],
         prepare: impl FnOnce(&mut Command),
@@ -105,24 +120,33 @@ impl Child {
 
     /// Waits until the process has exited by itself, and fails if it does not succeed.
     pub(crate) fn finish(mut self) {
-        assert_eq!(self.link.hear(), "", "the child says nothing more");
+        assert_eq!(self.link.receive(), "", "the child sends nothing more");
         self.process.finish().unwrap();
     }
 
-    /// Asks the child to end, and waits until it has.
+    /// Makes the child end, and waits until it has exited.
     pub(crate) fn end(mut self) {
-        self.link.say("end");
+        self.link.send("end");
         self.finish();
     }
 }
 
 /// Returns `true` if all threads of a process are stopped.
 fn is_stopped(process: u32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
-    threads.flatten().all(|thread| {
-        fs::read_to_string(thread.path().join("stat"))
-            .is_ok_and(|stat| stat.rsplit(") ").next().unwrap().starts_with('T'))
-    })
+    for thread in fs::read_dir(format!("/proc/{process}/task")).unwrap() {
+        let Ok(thread) = thread else {
+            continue;
+        };
+        let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else {
+            return false;
+        };
+        // The state follows the thread's name, which is in parentheses.
+        let (_, state) = stat.rsplit_once(") ").unwrap();
+        if !state.starts_with('T') {
+            return false;
+        }
+    }
+    true
 }
 
 /// The program of every child. In a run by hand it does nothing.
@@ -138,12 +162,14 @@ fn entry() {
         ["holder", endpoint, key] => users::holder(&mut link, endpoint, key),
         ["reader", ..] => stream::reader(&mut link, &arguments[1..]),
         ["router", memory] => remote::router(&mut link, memory),
-        ["asker", endpoint, memory] => users::asker(&mut link, endpoint, memory),
+        ["querier", endpoint, memory] => users::querier(&mut link, endpoint, memory),
         ["full-shm"] => full_shm::role(&mut link),
         ["small-shm", ..] => small_shm::publisher(&mut link, &arguments[1..]),
         ["late-receiver", memory] => small_shm::late_receiver(&mut link, memory),
         ["collector", endpoint, ready] => small_shm::collector(&mut link, endpoint, ready),
-        ["leaver", memory, endpoint] => lingering::leaver(&mut link, memory, endpoint),
+        ["exiting-publisher", memory, endpoint] => {
+            lingering::exiting_publisher(&mut link, memory, endpoint)
+        }
         ["log-panics"] => lingering::log_panics(),
         ["stopped-receiver"] => lingering::stopped_receiver(&mut link),
         ["threads"] => threads::role(&mut link),

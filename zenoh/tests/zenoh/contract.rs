@@ -1,7 +1,8 @@
-//! What a stock receiver relies on: names, locks, lengths, offsets, and that it may keep a segment
-//! for as long as it likes.
+//! The properties of segments on which a stock receiver relies: names, locks, lengths, offsets, and
+//! that they stay valid until the receiver unmaps them.
 
-use crate::support::{backend, layout, open, path, LARGE, SMALL};
+use crate::support::{backend, builder, is_filled, layout, open, path, LARGE, SMALL};
+use std::collections::HashSet;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use zenoh::shm::{
@@ -23,17 +24,21 @@ fn is_orphan(segment: u32) -> bool {
 #[test]
 fn segment_file() {
     let backend = backend();
-    assert_eq!(backend.id(), 0, "stock receivers need no client of ours");
+    assert_eq!(
+        backend.id(),
+        0,
+        "stock receivers need no client of this crate"
+    );
     for size in [SMALL, LARGE] {
         let chunk = alloc(&backend, size, 1);
         let segment = chunk.descriptor.segment;
         let metadata = open(segment).metadata().unwrap();
-        assert!(segment >= 65536, "small ids are left to others");
+        assert!(segment >= 65536, "small ids are for other programs");
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
         assert_eq!(metadata.len() % 4096, 0, "whole pages");
         assert!(
             metadata.blocks() * 512 >= size as u64,
-            "reserved, so that no write is a SIGBUS"
+            "reserved, so that no write raises SIGBUS"
         );
         assert!(!is_orphan(segment), "a sweep would remove it");
         backend.free(&chunk.descriptor);
@@ -43,11 +48,10 @@ fn segment_file() {
 #[test]
 fn stock_receiver() {
     let backend = backend();
-    let chunks: Vec<AllocatedChunk> = [64, SMALL, 100, LARGE, SMALL, LARGE]
-        .into_iter()
-        .map(|size| alloc(&backend, size, 1))
-        .collect();
-    for (mut chunk, byte) in chunks.into_iter().zip(1u8..) {
+    let sizes = [64, SMALL, 100, LARGE, SMALL, LARGE];
+    let chunks = sizes.map(|size| alloc(&backend, size, 1));
+    for (number, mut chunk) in chunks.into_iter().enumerate() {
+        let byte = number as u8 + 1;
         let len = chunk.descriptor.len.get();
         // SAFETY: the chunk is allocated, and only this test uses it.
         let ours = unsafe { chunk.data.ptr_mut() };
@@ -57,7 +61,7 @@ fn stock_receiver() {
         let start = mapped.map(chunk.descriptor.chunk).unwrap();
         // SAFETY: the chunk lies within the segment that `mapped` keeps mapped.
         let bytes = unsafe { std::slice::from_raw_parts(start, len) };
-        assert!(bytes.iter().all(|&found| found == byte));
+        assert!(is_filled(bytes, byte));
         assert_ne!(start, ours, "the receiver has a mapping of its own");
         backend.free(&chunk.descriptor);
     }
@@ -66,7 +70,8 @@ fn stock_receiver() {
 #[test]
 fn alignments() {
     let backend = backend();
-    for align in (0..=12).map(|log2| 1 << log2) {
+    for log2 in 0..=12 {
+        let align = 1 << log2;
         for size in [align, 4096, SMALL * 4, LARGE] {
             let size = size.next_multiple_of(align);
             let asked = layout(size, align);
@@ -88,16 +93,16 @@ fn alignments() {
 
 #[test]
 fn impossible_layout() {
-    let backend = crate::support::builder().max_alloc(LARGE).build().unwrap();
+    let backend = builder().max_alloc(LARGE).build().unwrap();
     backend.layout_for(layout(LARGE, 1)).unwrap();
-    // If not, a policy that waits for memory would wait forever.
+    // If this succeeded, a policy that waits for memory would wait forever.
     backend.layout_for(layout(LARGE + 4096, 1)).unwrap_err();
     backend.alloc(&layout(usize::MAX, 1)).unwrap_err();
 }
 
 #[test]
 fn ids_are_unique() {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for _ in 0..50 {
         let backend = backend();
         // Each is longer than every existing segment.
@@ -106,30 +111,33 @@ fn ids_are_unique() {
             seen.insert(chunk.descriptor.segment);
             backend.free(&chunk.descriptor);
         }
-        let made = backend.stats().segments_created as usize;
-        assert!(made > 1, "{made} segments");
+        let created = backend.stats().segments_created as usize;
+        assert!(created > 1, "{created} segments");
         assert_eq!(
-            seen.len() % made,
+            seen.len() % created,
             0,
             "a receiver has one of these ids cached, with another size"
         );
     }
-    assert!(seen.iter().all(|&segment| !path(segment).exists()));
+    for segment in seen {
+        assert!(!path(segment).exists());
+    }
 }
 
-/// Receivers never unmap a segment, so it stays and serves other messages, without memory that no
-/// message needs.
+/// Receivers never unmap a segment. So it stays and serves other messages, but without the memory
+/// that no message needs.
 #[test]
 fn segments_stay() {
     let backend = backend();
     let chunk = alloc(&backend, LARGE, 1);
     let segment = chunk.descriptor.segment;
-    let blocks = || open(segment).metadata().unwrap().blocks() as usize * 512;
+    let allocated = || open(segment).metadata().unwrap().blocks() as usize * 512;
     backend.free(&chunk.descriptor);
     drop(chunk);
-    assert_eq!((backend.trim(), blocks()), (LARGE, 0));
-    // A receiver that maps the segment now locks all of it. That allocates its memory again, until
-    // the next trim.
+    assert_eq!(backend.trim(), LARGE);
+    assert_eq!(allocated(), 0);
+    // A receiver that maps the segment now locks all of it. That allocates the segment's memory
+    // again, until the next trim.
     let receiver = PosixShmClient.attach(segment).unwrap();
     for round in 0..3 {
         let mut chunk = alloc(&backend, LARGE, 1);
@@ -145,7 +153,7 @@ fn segments_stay() {
         // SAFETY: the chunk lies within the segment that `receiver` keeps mapped.
         let bytes = unsafe { std::slice::from_raw_parts(theirs, LARGE) };
         assert!(
-            bytes.iter().all(|&found| found == round),
+            is_filled(bytes, round),
             "a receiver does not see what is written after a trim"
         );
         backend.free(&chunk.descriptor);
@@ -155,16 +163,19 @@ fn segments_stay() {
     drop(backend);
     assert!(
         path(segment).exists(),
-        "a receiver has it, so that nobody may take its name"
+        "a receiver has the segment, so no other one may take its name"
     );
     drop(receiver);
-    assert!(!path(segment).exists(), "the last one removes it");
+    assert!(
+        !path(segment).exists(),
+        "the last process that has it removes it"
+    );
 }
 
 #[test]
 fn sweep_spares_living() {
     let backend = backend();
-    let chunks = [alloc(&backend, SMALL, 1), alloc(&backend, LARGE, 1)];
+    let chunks = [SMALL, LARGE].map(|size| alloc(&backend, size, 1));
     cleanup_orphaned_shm_segments();
     for chunk in chunks {
         assert!(path(chunk.descriptor.segment).exists());
@@ -175,21 +186,18 @@ fn sweep_spares_living() {
 #[test]
 fn nothing_is_left() {
     let backend = backend();
-    let mut chunks = vec![
-        alloc(&backend, SMALL, 1),
-        alloc(&backend, LARGE, 1),
-        alloc(&backend, 2 * LARGE, 1),
-    ];
-    let segments: Vec<u32> = chunks
-        .iter()
-        .map(|chunk| chunk.descriptor.segment)
-        .collect();
-    backend.free(&chunks.remove(1).descriptor);
+    let chunks = [SMALL, LARGE, 2 * LARGE].map(|size| alloc(&backend, size, 1));
+    let paths = chunks
+        .each_ref()
+        .map(|chunk| path(chunk.descriptor.segment));
+    let [first, freed, last] = chunks;
+    backend.free(&freed.descriptor);
+    drop(freed);
     drop(backend);
-    assert!(
-        path(segments[0]).exists() && path(segments[2]).exists(),
-        "what is held stays"
-    );
-    drop(chunks);
-    assert!(segments.iter().all(|&segment| !path(segment).exists()));
+    assert!(paths[0].exists(), "a chunk of it is in use");
+    assert!(paths[2].exists(), "a chunk of it is in use");
+    drop((first, last));
+    for path in paths {
+        assert!(!path.exists());
+    }
 }

@@ -1,12 +1,13 @@
-//! Where a provider on this backend is not as one on zenoh's own: each row of the table in the
-//! module's docs, with both.
+//! Differences between a provider on this backend and one on zenoh's own. Each row of the table in
+//! the crate's docs is checked with both.
 
 use crate::support::{backend, is_out_of_memory, layout, CAP, LARGE, SMALL};
-use shm_pool_zenoh::BufferPool;
+use shm_pool_zenoh::{BufferPool, PoolBackend};
 use std::num::NonZeroUsize;
+use zenoh::bytes::ZBytes;
 use zenoh::shm::{
-    JustAlloc, OwnedShmBuf, PosixShmProviderBackend, ShmBuf, ShmProvider, ShmProviderBackend,
-    ShmProviderBuilder, ZShmMut,
+    zshmmut, JustAlloc, OwnedShmBuf, PosixShmProviderBackend, ShmBuf, ShmProvider,
+    ShmProviderBackend, ShmProviderBuilder, ZShmMut,
 };
 use zenoh::Wait;
 
@@ -18,11 +19,14 @@ fn alloc<B: ShmProviderBackend>(provider: &ShmProvider<B>, len: usize) -> ZShmMu
     provider.alloc(len).wait().unwrap()
 }
 
-/// Allocates with `JustAlloc` when all of the memory was used and has been read.
+/// Returns `true` if `JustAlloc` succeeds when all memory was used and has been read.
 fn just_alloc_after_all_was_read<B: ShmProviderBackend>(provider: &ShmProvider<B>) -> bool {
-    let all: Vec<_> = std::iter::from_fn(|| provider.alloc(LARGE).wait().ok()).collect();
-    assert!(all.len() > CAP / LARGE / 2);
-    drop(all);
+    let mut messages = Vec::new();
+    while let Ok(message) = provider.alloc(LARGE).wait() {
+        messages.push(message);
+    }
+    assert!(messages.len() > CAP / LARGE / 2);
+    drop(messages);
     match provider.alloc(LARGE).with_policy::<JustAlloc>().wait() {
         Ok(_) => true,
         Err(error) => {
@@ -38,30 +42,28 @@ fn just_alloc() {
     assert!(!just_alloc_after_all_was_read(&stock()));
 }
 
-/// What `available` says less when a message is allocated.
-fn seen_of<B: ShmProviderBackend>(provider: &ShmProvider<B>, len: usize) -> usize {
+/// Returns by how much `available` decreases when a message is allocated.
+fn decrease<B: ShmProviderBackend>(provider: &ShmProvider<B>, len: usize) -> usize {
     let before = provider.available();
     let message = alloc(provider, len);
-    let seen = before - provider.available();
+    let decrease = before - provider.available();
     drop(message);
     provider.garbage_collect();
     assert_eq!(provider.available(), before);
-    seen
+    decrease
 }
 
 #[test]
 fn available() {
-    assert_eq!(seen_of(&backend().provider(), LARGE), LARGE);
-    assert_eq!(
-        (stock().available(), seen_of(&stock(), LARGE)),
-        (0, 0),
-        "zenoh's default does not know"
-    );
+    assert_eq!(decrease(&backend().provider(), LARGE), LARGE);
+    assert_eq!(stock().available(), 0, "zenoh's default does not know");
+    assert_eq!(decrease(&stock(), LARGE), 0);
 }
 
 #[test]
 fn try_resize() {
-    let [full, more] = [4096, 4097].map(|len| NonZeroUsize::new(len).unwrap());
+    let full = NonZeroUsize::new(4096).unwrap();
+    let more = NonZeroUsize::new(4097).unwrap();
     let mut ours = alloc(&backend().provider(), SMALL - 40);
     ours.try_resize(full).unwrap();
     assert_eq!(ours.len(), SMALL);
@@ -83,49 +85,46 @@ fn garbage_collect() {
 fn provider_drop() {
     let ours = alloc(&backend().provider(), SMALL);
     assert!(ours.is_valid());
-    // Not leaked: as long as the handle exists, this process confirms whichever message gets its metadata,
-    // and another test would wait for ever until zenoh reclaims that one.
+    // This handle must be dropped. As long as it exists, this process confirms the message that
+    // gets its metadata next, so zenoh would not reclaim that message, and another test would wait
+    // for that forever.
     let stocks = alloc(&stock(), SMALL);
     assert!(!stocks.is_valid());
 }
 
-/// The largest alignment that a provider gives.
+/// Returns the largest alignment that a provider supports, or 0 if it supports none.
 fn largest_alignment<B: ShmProviderBackend>(provider: &ShmProvider<B>) -> usize {
-    let alignments = (0..20).map(|log2| 1 << log2);
-    let is_given = |&align: &usize| provider.alloc(layout(CAP / 8, align)).wait().is_ok();
-    alignments.take_while(is_given).last().unwrap()
+    let mut largest = 0;
+    for log2 in 0..20 {
+        let align = 1 << log2;
+        if provider.alloc(layout(CAP / 8, align)).wait().is_err() {
+            break;
+        }
+        largest = align;
+    }
+    largest
 }
 
 #[test]
 fn max_alignment() {
-    assert_eq!(
-        (
-            largest_alignment(&backend().provider()),
-            largest_alignment(&stock())
-        ),
-        (4096, 1)
-    );
+    assert_eq!(largest_alignment(&backend().provider()), 4096);
+    assert_eq!(largest_alignment(&stock()), 1);
 }
 
 #[test]
 fn cap_rounds_up() {
-    let ours = shm_pool_zenoh::PoolBackend::builder()
-        .max_bytes(5000)
-        .build()
-        .unwrap();
+    let ours = PoolBackend::builder().max_bytes(5000).build().unwrap();
     assert_eq!(ours.available(), 8192);
 }
 
 /// A receiver cannot write a message in place that a buffer pool also holds.
 #[test]
 fn received_is_never_unique() {
-    use zenoh::bytes::ZBytes;
-    use zenoh::shm::zshmmut;
     let pool = BufferPool::new(&backend());
-    let is_alone = |mut message: ZBytes| match message.as_shm_mut() {
+    let is_unique = |mut message: ZBytes| match message.as_shm_mut() {
         Some(handle) => <&mut zshmmut>::try_from(handle).is_ok(),
         None => false,
     };
-    assert!(is_alone(alloc(pool.provider(), SMALL).into()));
-    assert!(!is_alone(pool.alloc(SMALL).unwrap().into()));
+    assert!(is_unique(alloc(pool.provider(), SMALL).into()));
+    assert!(!is_unique(pool.alloc(SMALL).unwrap().into()));
 }

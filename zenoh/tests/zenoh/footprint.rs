@@ -1,6 +1,8 @@
-//! How much of its segments the pool uses for the messages in flight.
+//! How much of its segments the pool uses for a number of messages in flight.
 
-use crate::support::{alloc, assert_all_back, builder, Collecting, Provider, CAP, LARGE, SMALL};
+use crate::support::{
+    alloc, assert_all_back, backend, builder, is_filled, Collecting, Provider, CAP, LARGE, SMALL,
+};
 use shm_pool_zenoh::PoolBackend;
 use std::collections::VecDeque;
 use zenoh::shm::{JustAlloc, ShmProviderBuilder};
@@ -13,12 +15,12 @@ fn publish(provider: &Provider, len: usize, depth: usize, count: usize) {
         in_flight.push_back(alloc::<JustAlloc>(provider, len, number as u8).unwrap());
         if in_flight.len() > depth {
             let oldest = in_flight.pop_front().unwrap();
-            assert!(oldest.iter().all(|&byte| byte == (number - depth) as u8));
+            assert!(is_filled(&oldest, (number - depth) as u8));
         }
     }
 }
 
-/// The bytes of all chunks, in use or idle. Their segments are longer.
+/// Returns the bytes of all chunks, in use or idle. Their segments are longer.
 fn chunk_bytes(backend: &PoolBackend) -> usize {
     let mut bytes = 0;
     for class in backend.stats().classes {
@@ -31,7 +33,7 @@ fn chunk_bytes(backend: &PoolBackend) -> usize {
 #[test]
 fn memory_follows_use() {
     for depth in [0, 1, 4] {
-        let backend = builder().build().unwrap();
+        let backend = backend();
         publish(&backend.provider(), LARGE, depth, 500);
         assert!(
             chunk_bytes(&backend) <= (depth + 2) * LARGE,
@@ -41,15 +43,16 @@ fn memory_follows_use() {
         assert_eq!(
             backend.stats().segments_created as usize,
             backend.stats().segments,
-            "nothing comes and goes"
+            "no segment is removed and created again"
         );
     }
 }
 
-/// How many idle bytes a collection may have to leave, however few messages are in flight.
+/// How many idle bytes a collection may leave, even if few messages are in flight.
 const LEAST_SPARE: usize = 32 << 10;
 
-/// A seventh more than in flight, 3 KiB for each message, or 32 KiB.
+/// The pool has at most a seventh more than the messages in flight, 3 KiB more for each of them, or
+/// 32 KiB more.
 #[test]
 fn overhead_is_bounded() {
     for (len, depth, most) in [
@@ -60,14 +63,12 @@ fn overhead_is_bounded() {
         (3072, 400, 2 * 401),
         (24 << 10, 100, 101 + 101 / 7),
     ] {
-        let backend = builder().build().unwrap();
+        let backend = backend();
         publish(&backend.provider(), len, depth, 25 * depth);
-        let chunks: usize = backend
-            .stats()
-            .classes
-            .iter()
-            .map(|class| class.chunks)
-            .sum();
+        let mut chunks = 0;
+        for class in backend.stats().classes {
+            chunks += class.chunks;
+        }
         assert!(
             (depth + 1..=most + 2).contains(&chunks),
             "{chunks} chunks for {depth} messages of {len} bytes"
@@ -97,37 +98,29 @@ fn collect_late() {
     let backend = builder().collect_early(false).build().unwrap();
     publish(&backend.provider(), LARGE, 1, 500);
     assert_eq!(chunk_bytes(&backend), CAP);
-    let stock = builder().build().unwrap();
-    let provider = ShmProviderBuilder::backend(stock.clone()).wait();
+    let other = builder().build().unwrap();
+    let provider = ShmProviderBuilder::backend(other.clone()).wait();
     for _ in 0..500 {
-        drop(
-            provider
-                .alloc(LARGE)
-                .with_policy::<Collecting>()
-                .wait()
-                .unwrap(),
-        );
+        let message = provider.alloc(LARGE).with_policy::<Collecting>().wait();
+        drop(message.unwrap());
     }
     assert_eq!(
-        chunk_bytes(&stock),
+        chunk_bytes(&other),
         CAP,
-        "a provider that was made elsewhere is not known to the backend"
+        "the backend does not know a provider that it has not created"
     );
 }
 
 #[test]
 fn two_collecting_providers() {
-    let backend = builder().build().unwrap();
+    let backend = backend();
     drop(backend.provider());
     let providers = [backend.provider(), backend.provider()];
     for provider in providers.iter().cycle().take(6) {
         publish(provider, LARGE, 1, 100);
     }
-    assert!(
-        chunk_bytes(&backend) <= 6 * LARGE,
-        "{}",
-        chunk_bytes(&backend)
-    );
+    let bytes = chunk_bytes(&backend);
+    assert!(bytes <= 6 * LARGE, "{bytes}");
     for provider in providers {
         provider.garbage_collect();
     }

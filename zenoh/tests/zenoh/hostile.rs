@@ -1,7 +1,7 @@
-//! Descriptors as a hostile peer could write them: none makes the backend touch memory that is not
-//! allocated, or lose memory that is.
+//! Descriptors that a hostile peer could write. None of them makes the backend touch memory that is
+//! not allocated, or lose memory that is.
 
-use crate::support::{assert_all_back, backend, layout, LARGE, SMALL};
+use crate::support::{assert_all_back, backend, exit_child, expect_success, layout, LARGE, SMALL};
 use proptest::prelude::*;
 use std::num::NonZeroUsize;
 use zenoh::shm::{ChunkDescriptor, ShmProviderBackend};
@@ -20,11 +20,11 @@ fn free_once() {
         let again = [(); 2].map(|()| backend.alloc(&layout(size, 1)).unwrap());
         assert_ne!(
             again[0].descriptor, again[1].descriptor,
-            "one chunk in two hands"
+            "one chunk is allocated twice"
         );
-        again
-            .iter()
-            .for_each(|chunk| backend.free(&chunk.descriptor));
+        for chunk in &again {
+            backend.free(&chunk.descriptor);
+        }
     }
     assert_all_back(&backend);
 }
@@ -32,10 +32,12 @@ fn free_once() {
 #[test]
 fn forged_descriptor() {
     let backend = backend();
-    let [small, large] = [SMALL, LARGE].map(|size| backend.alloc(&layout(size, 1)).unwrap());
+    let chunks = [SMALL, LARGE].map(|size| backend.alloc(&layout(size, 1)).unwrap());
     let in_use = backend.stats().bytes_in_use;
-    for right in [&small.descriptor, &large.descriptor] {
-        let (segment, chunk, len) = (right.segment, right.chunk, right.len.get());
+    for right in &chunks {
+        let segment = right.descriptor.segment;
+        let chunk = right.descriptor.chunk;
+        let len = right.descriptor.len.get();
         for wrong in [
             descriptor(segment ^ 1, chunk, len),
             descriptor(segment ^ 1 << 20, chunk, len),
@@ -49,13 +51,14 @@ fn forged_descriptor() {
         }
     }
     assert_eq!(backend.stats().bytes_in_use, in_use);
-    [small, large]
-        .iter()
-        .for_each(|chunk| backend.free(&chunk.descriptor));
+    for chunk in &chunks {
+        backend.free(&chunk.descriptor);
+    }
     assert_all_back(&backend);
 }
 
-/// The place names the chunk, so a message whose length was overwritten is not lost to the pool.
+/// The backend finds a chunk by its place. So the pool does not lose a message whose length was
+/// overwritten.
 #[test]
 fn forged_length() {
     let backend = backend();
@@ -64,6 +67,18 @@ fn forged_length() {
         backend.free(&descriptor(right.segment, right.chunk, len));
         assert_all_back(&backend);
     }
+}
+
+/// Returns the descriptor with a wrong bit, or `None` if its length would be zero.
+fn with_flipped_bit(right: &ChunkDescriptor, bit: u32) -> Option<ChunkDescriptor> {
+    let segment = u128::from(right.segment);
+    let chunk = u128::from(right.chunk);
+    let len = right.len.get() as u128;
+    let flipped = (segment | chunk << 32 | len << 64) ^ 1 << bit;
+    let segment = flipped as u32;
+    let chunk = (flipped >> 32) as u32;
+    let len = NonZeroUsize::new((flipped >> 64) as usize)?;
+    Some(ChunkDescriptor::new(segment, chunk, len))
 }
 
 proptest! {
@@ -80,15 +95,15 @@ proptest! {
             backend.free(&descriptor(segment, chunk, len));
         }
         for bit in bits {
-            for right in chunks.iter().map(|chunk| &chunk.descriptor) {
-                let whole = u128::from(right.segment) | u128::from(right.chunk) << 32 | (right.len.get() as u128) << 64;
-                let flipped = whole ^ 1 << bit;
-                if let Some(len) = NonZeroUsize::new((flipped >> 64) as usize) {
-                    backend.free(&ChunkDescriptor::new(flipped as u32, (flipped >> 32) as u32, len));
+            for chunk in &chunks {
+                if let Some(wrong) = with_flipped_bit(&chunk.descriptor, bit) {
+                    backend.free(&wrong);
                 }
             }
         }
-        chunks.iter().for_each(|chunk| backend.free(&chunk.descriptor));
+        for chunk in &chunks {
+            backend.free(&chunk.descriptor);
+        }
         assert_all_back(&backend);
     }
 }
@@ -102,26 +117,17 @@ fn forked_child() {
     let out = backend.alloc(&layout(SMALL, 1)).unwrap();
     backend.free(&idle.descriptor);
     let before = backend.stats();
-    // SAFETY: the child only calls what is under test, and exits at once.
+    // SAFETY: the child only calls the functions under test, and exits at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
         backend.free(&out.descriptor);
-        let got_nothing = [SMALL, LARGE, 2 * LARGE]
-            .into_iter()
-            .all(|size| backend.alloc(&layout(size, 1)).is_err());
-        // SAFETY: `_exit` ends the child without running the parent's exit handlers.
-        unsafe {
-            libc::_exit(if got_nothing && backend.trim() == 0 {
-                0
-            } else {
-                1
-            })
-        };
+        let sizes = [SMALL, LARGE, 2 * LARGE];
+        let allocates_nothing = sizes
+            .iter()
+            .all(|&size| backend.alloc(&layout(size, 1)).is_err());
+        exit_child(allocates_nothing && backend.trim() == 0);
     }
-    let mut status = 0;
-    // SAFETY: `status` is valid for the write, and `child` was forked by this test.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0);
+    expect_success(child);
     assert_eq!(backend.stats(), before);
     backend.free(&out.descriptor);
     drop(provider);

@@ -1,13 +1,14 @@
-//! Receivers and publishers that are killed: nothing is torn, and the publisher's memory comes
-//! back. The receivers are stock zenoh.
+//! Receivers and publishers that are killed: no message is torn, and the publisher's memory
+//! returns. The receivers are stock zenoh.
 
 use crate::child::{Child, Link};
 use crate::session;
-use crate::support::{assert_all_back, backend, Blocking, CAP, LARGE, SMALL};
+use crate::support::{assert_all_back, backend, is_filled, Blocking, CAP, LARGE, MINUTE, SMALL};
 use shm_pool_support::process::end_with_parent;
 use shm_pool_zenoh::BufferPool;
 use std::ops::DerefMut;
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Instant;
 use zenoh::bytes::ZBytes;
 use zenoh::pubsub::Publisher;
 use zenoh::sample::Sample;
@@ -27,11 +28,8 @@ where
     Blocking: AllocPolicy<B>,
 {
     publish_each(publisher, byte, || {
-        provider
-            .alloc(len)
-            .with_policy::<Blocking>()
-            .wait()
-            .unwrap()
+        let message = provider.alloc(len).with_policy::<Blocking>().wait();
+        message.unwrap()
     });
 }
 
@@ -47,7 +45,7 @@ fn publish_each<T: DerefMut<Target = [u8]> + Into<ZBytes>>(
     }
 }
 
-/// What a receiver says about a message that it holds.
+/// A receiver's description of a message that it holds.
 fn held(len: usize, byte: u8) -> String {
     format!("held {len} {byte}")
 }
@@ -56,69 +54,80 @@ fn describe(payload: &ZBytes) -> String {
     let Some(bytes) = payload.as_shm() else {
         return "not in shared memory".to_owned();
     };
-    match bytes.iter().all(|&byte| byte == bytes[0]) {
-        true => held(bytes.len(), bytes[0]),
-        false => "torn".to_owned(),
+    if !is_filled(bytes, bytes[0]) {
+        return "torn".to_owned();
     }
+    held(bytes.len(), bytes[0])
 }
 
-/// Role: a stock zenoh receiver. Says where it listens. On "receive" it holds the next message and
-/// describes it; on "again" it describes all messages once more.
+/// Role: a stock zenoh receiver. It sends its endpoint. On "receive" it keeps the next message and
+/// describes it. On "again" it describes all its messages once more.
 pub(crate) fn receiver(link: &mut Link) {
-    // While it waits for a message, it does not notice that its parent has failed.
+    // While this process waits for a message, it does not notice that its parent has failed.
     end_with_parent().unwrap();
-    let session = session::open("listen", "tcp/127.0.0.1:0");
+    let session = session::open("listen", session::ANY_PORT);
     let subscriber = session.declare_subscriber(session::KEY).wait().unwrap();
-    link.say(&session::endpoint(&session));
+    link.send(&session::endpoint(&session));
     let mut samples: Vec<Sample> = Vec::new();
     loop {
-        match link.hear().as_str() {
+        match link.receive().as_str() {
             "receive" => {
-                samples.push(subscriber.recv().unwrap());
-                link.say(&describe(samples.last().unwrap().payload()));
+                let sample = subscriber.recv().unwrap();
+                link.send(&describe(sample.payload()));
+                samples.push(sample);
             }
-            "again" => samples
-                .iter()
-                .for_each(|sample| link.say(&describe(sample.payload()))),
+            "again" => {
+                for sample in &samples {
+                    link.send(&describe(sample.payload()));
+                }
+            }
             "end" => return,
             other => panic!("no command {other:?}"),
         }
     }
 }
 
-/// Role: publishes from our pool, with or without whole buffers, or from zenoh's own backend. Then
-/// waits for its end.
+/// Role: publishes from a provider on our backend, from a buffer pool, or from zenoh's own backend.
 pub(crate) fn publisher(link: &mut Link, memory: &str, endpoint: &str, len: &str, byte: &str) {
     let session = session::open("connect", endpoint);
     let publisher = session::publisher(&session);
-    let (len, byte) = (len.parse().unwrap(), byte.parse().unwrap());
-    let (ours, stock);
-    let buffers = BufferPool::new(&backend());
+    let len = len.parse().unwrap();
+    let byte = byte.parse().unwrap();
     match memory {
         POOL => {
-            ours = backend().provider();
-            publish(&publisher, &ours, len, byte);
+            let provider = backend().provider();
+            publish(&publisher, &provider, len, byte);
+            wait_for_end(link);
         }
-        BUFFERS => publish_each(&publisher, byte, || buffers.request(len).wait().unwrap()),
+        BUFFERS => {
+            let pool = BufferPool::new(&backend());
+            publish_each(&publisher, byte, || pool.request(len).wait().unwrap());
+            wait_for_end(link);
+        }
         _ => {
-            stock = ShmProviderBuilder::default_backend(CAP).wait().unwrap();
-            publish(&publisher, &stock, len, byte);
+            let provider = ShmProviderBuilder::default_backend(CAP).wait().unwrap();
+            publish(&publisher, &provider, len, byte);
+            wait_for_end(link);
         }
     }
-    link.say("sent");
+}
+
+/// Reports that the messages were sent, and waits until the publisher may end.
+fn wait_for_end(link: &mut Link) {
+    link.send("sent");
     link.expect("end");
 }
 
 /// Starts a receiver, and returns it with its endpoint.
 fn start_receiver() -> (Child, String) {
     let mut receiver = Child::start("receiver", &[]);
-    let endpoint = receiver.link.hear();
+    let endpoint = receiver.link.receive();
     (receiver, endpoint)
 }
 
 fn expect_held(receiver: &mut Child, len: usize, byte: u8) {
     for number in 0..HELD as u8 {
-        receiver.link.say("receive");
+        receiver.link.send("receive");
         receiver.link.expect(&held(len, byte + number));
     }
 }
@@ -137,8 +146,8 @@ fn start_and_kill_publisher(
     publisher.kill();
 }
 
-/// The documented remedy reclaims the messages of a dead receiver, whose references zenoh keeps
-/// counting.
+/// zenoh keeps counting the references of a dead receiver. The documented remedy reclaims its
+/// messages.
 #[test]
 fn killed_receiver() {
     let backend = backend();
@@ -161,16 +170,17 @@ fn killed_receiver() {
         HELD * LARGE,
         "zenoh does not know"
     );
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + MINUTE;
     while backend.stats().bytes_in_use > 0 {
         assert!(
             Instant::now() < deadline,
-            "the messages of a dead receiver do not come back"
+            "the messages of a dead receiver do not return"
         );
-        // SAFETY: the only receiver is dead and this process keeps no message, so no process reads the
-        // messages that this collects. zenoh does not report when it has noticed, so this asks until it has.
+        // SAFETY: the only receiver is dead and this process keeps no message, so no process reads
+        // the messages that this collects. zenoh does not report when it has noticed that the
+        // receiver is dead, so this tries until it has.
         unsafe { provider.garbage_collect_unsafe() };
-        std::thread::yield_now();
+        thread::yield_now();
     }
     assert_all_back(&backend);
     drop((publisher, session));
@@ -190,7 +200,7 @@ fn sweep() {
 }
 
 /// A receiver keeps the messages of a dead publisher that it holds, and can read those of the next
-/// one.
+/// publisher.
 #[test]
 fn killed_publisher() {
     let (mut receiver, endpoint) = start_receiver();
@@ -201,39 +211,48 @@ fn killed_publisher() {
     ] {
         start_and_kill_publisher(memory, &endpoint, &mut receiver, len, byte);
     }
-    receiver.link.say("again");
+    receiver.link.send("again");
     for (byte, len) in [(1, LARGE), (50, SMALL), (100, 2 * LARGE)] {
-        (0..HELD as u8).for_each(|number| receiver.link.expect(&held(len, byte + number)));
+        for number in 0..HELD as u8 {
+            receiver.link.expect(&held(len, byte + number));
+        }
     }
     receiver.end();
     sweep();
 }
 
-/// How many of zenoh's objects a receiver has mapped after three publishers have died, and how many
-/// bytes.
+/// Returns how many objects of zenoh a receiver has mapped after three publishers have died, and
+/// how many bytes.
 fn kept_of_dead_publishers(memory: &str) -> (usize, usize) {
     let (mut receiver, endpoint) = start_receiver();
     for (byte, len) in [(1, LARGE), (50, SMALL), (100, 2 * LARGE)] {
         start_and_kill_publisher(memory, &endpoint, &mut receiver, len, byte);
     }
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", receiver.id())).unwrap();
-    let of_zenoh = maps.lines().filter(|line| line.contains(".zenoh"));
-    let lengths = of_zenoh.map(|line| {
-        let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
-        usize::from_str_radix(end, 16).unwrap() - usize::from_str_radix(start, 16).unwrap()
-    });
-    let kept = lengths.fold((0, 0), |(count, bytes), len| (count + 1, bytes + len));
+    let mut objects = 0;
+    let mut bytes = 0;
+    for line in maps.lines() {
+        if !line.contains(".zenoh") {
+            continue;
+        }
+        let (range, _) = line.split_once(' ').unwrap();
+        let (start, end) = range.split_once('-').unwrap();
+        let start = usize::from_str_radix(start, 16).unwrap();
+        let end = usize::from_str_radix(end, 16).unwrap();
+        objects += 1;
+        bytes += end - start;
+    }
     receiver.end();
     sweep();
-    kept
+    (objects, bytes)
 }
 
-/// Our segments, which zenoh's receivers never unmap, cost them no more memory than zenoh's own
-/// backend does, and few mappings.
+/// zenoh's receivers never unmap a segment. Our segments cost them no more memory than those of
+/// zenoh's own backend, and few mappings.
 #[test]
 fn memory_of_dead_publishers() {
-    let (segments, bytes) = kept_of_dead_publishers(POOL);
-    let (stock_segments, stock_bytes) = kept_of_dead_publishers(STOCK);
+    let (objects, bytes) = kept_of_dead_publishers(POOL);
+    let (stock_objects, stock_bytes) = kept_of_dead_publishers(STOCK);
     assert!(
         stock_bytes >= 3 * CAP,
         "a receiver of zenoh's backend has all of it mapped: {stock_bytes}"
@@ -243,7 +262,7 @@ fn memory_of_dead_publishers() {
         "{bytes} bytes are kept mapped, {stock_bytes} of zenoh's backend"
     );
     assert!(
-        segments <= stock_segments + 3 * 15,
-        "{segments} objects are kept mapped, {stock_segments} of zenoh's backend"
+        objects <= stock_objects + 3 * 15,
+        "{objects} objects are kept mapped, {stock_objects} of zenoh's backend"
     );
 }

@@ -1,28 +1,23 @@
-//! Publishers that drop everything, or exit, while their messages are in use or on their way.
+//! Publishers that drop everything, or exit, while their messages are in use or in transit.
 
 use crate::child::{Child, Link};
 use crate::log::Log;
-use crate::own_shm::{give_shm, skip};
 use crate::session;
 use crate::support::{
-    alloc, assert_all_back, backend, builder, path, Collecting, CAP, LARGE, SMALL,
+    alloc, assert_all_back, backend, exit_child, expect_success, is_filled, layout, path,
+    Collecting, LARGE, MINUTE, SMALL,
 };
 use shm_pool_zenoh::{BufferPool, PoolBackend};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tracing::Event;
 use zenoh::bytes::ZBytes;
 use zenoh::shm::{ShmBuf, ShmProviderBackend};
 use zenoh::Wait;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-fn is_filled(message: &ZBytes, byte: u8) -> bool {
-    message.to_bytes().iter().all(|&found| found == byte)
-}
-
-/// A provider of zenoh's own gives the metadata of its messages to those of the next one.
+/// A message of a provider that was dropped is valid. If the provider were zenoh's, the message
+/// would lose its metadata to a message of the next one.
 #[test]
 fn message_outlives_provider() {
     let old = alloc::<Collecting>(&backend().provider(), SMALL, 1).unwrap();
@@ -30,57 +25,63 @@ fn message_outlives_provider() {
     let new = ZBytes::from(alloc::<Collecting>(&next, SMALL, 2).unwrap());
     assert!(old.is_valid());
     let old = ZBytes::from(old);
-    assert!(is_filled(&old, 1));
+    assert!(is_filled(&old.to_bytes(), 1));
     let reader = new.clone();
     drop((old, new));
     next.garbage_collect();
-    drop(
-        (0..CAP / SMALL)
-            .map_while(|_| alloc::<Collecting>(&next, SMALL, 3).ok())
-            .collect::<Vec<_>>(),
-    );
-    assert!(reader.as_shm().unwrap().is_valid() && is_filled(&reader, 2));
+    let mut others = Vec::new();
+    while let Ok(message) = alloc::<Collecting>(&next, SMALL, 3) {
+        others.push(message);
+    }
+    drop(others);
+    assert!(reader.as_shm().unwrap().is_valid());
+    assert!(is_filled(&reader.to_bytes(), 2));
 }
 
-/// Guards against a backend whose lingering providers add up.
+/// Guards against a backend that keeps one more provider for each one that is dropped.
 #[test]
 fn backend_continues_with_lingering_provider() {
     let backend = backend();
-    let held: Vec<_> = (0..20)
-        .map(|byte| alloc::<Collecting>(&backend.provider(), LARGE / 2, byte).unwrap())
-        .collect();
-    let (first, second) = (backend.provider(), BufferPool::new(&backend));
-    assert!(held.iter().all(|message| message.is_valid()));
-    drop(held);
-    drop(second);
-    first.garbage_collect();
+    let mut messages = Vec::new();
+    for byte in 0..20 {
+        messages.push(alloc::<Collecting>(&backend.provider(), LARGE / 2, byte).unwrap());
+    }
+    let provider = backend.provider();
+    let pool = BufferPool::new(&backend);
+    for message in &messages {
+        assert!(message.is_valid());
+    }
+    drop(messages);
+    drop(pool);
+    provider.garbage_collect();
     assert_all_back(&backend);
 }
 
-/// Memory of a backend without any handle.
+/// The memory of a backend returns although no handle is left.
 #[test]
 fn memory_returns() {
-    let backend = builder().build().unwrap();
+    let backend = backend();
     let provider = backend.provider();
     let message = alloc::<Collecting>(&provider, LARGE, 1).unwrap();
-    let idle = backend.alloc(&crate::support::layout(SMALL, 1)).unwrap();
+    let idle = backend.alloc(&layout(SMALL, 1)).unwrap();
     let segment = idle.descriptor.segment;
     backend.free(&idle.descriptor);
     drop((idle, provider));
     assert_eq!(
         backend.stats().bytes_held,
         LARGE,
-        "what is idle returns at once"
+        "idle memory returns at once"
     );
     drop(backend);
     drop(self::backend());
-    assert!(path(segment).exists() && message.is_valid());
+    assert!(path(segment).exists());
+    assert!(message.is_valid());
     drop(message);
     let start = Instant::now();
-    // Another test may be looking at the same list.
+    // A thread of another test may visit the lingering providers, and keep this one meanwhile.
     while path(segment).exists() {
         assert!(
-            start.elapsed() < TIMEOUT,
+            start.elapsed() < MINUTE,
             "the memory of a pool that is not in use stays"
         );
         drop(self::backend());
@@ -88,7 +89,7 @@ fn memory_returns() {
     }
 }
 
-/// Guards against a provider that is dropped for one backend while another thread continues with
+/// Guards against a provider that is dropped for one backend while another thread continues to use
 /// it.
 #[test]
 fn concurrent_drops() {
@@ -101,11 +102,10 @@ fn concurrent_drops() {
         }
     };
     thread::scope(|scope| {
-        backends
-            .iter()
-            .cycle()
-            .take(4)
-            .for_each(|backend| drop(scope.spawn(|| run(backend))))
+        for backend in &backends {
+            scope.spawn(|| run(backend));
+            scope.spawn(|| run(backend));
+        }
     });
     for backend in &backends {
         backend.provider().garbage_collect();
@@ -118,17 +118,13 @@ fn forked_child() {
     let backend = backend();
     let provider = backend.provider();
     let message = alloc::<Collecting>(&provider, SMALL, 1).unwrap();
-    // SAFETY: the child only calls what is under test, and exits at once.
+    // SAFETY: the child only drops what is under test, and exits at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
         drop((provider, backend));
-        // SAFETY: `_exit` ends the child without running the parent's exit handlers.
-        unsafe { libc::_exit(0) };
+        exit_child(true);
     }
-    let mut status = 0;
-    // SAFETY: `status` is valid for the write, and `child` was forked by this test.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0);
+    expect_success(child);
     assert!(message.is_valid());
     drop(message);
     provider.garbage_collect();
@@ -137,13 +133,14 @@ fn forked_child() {
 
 const SENT: u8 = 100;
 
-/// Role: sends messages when told, drops everything, and exits.
-pub(crate) fn leaver(link: &mut Link, memory: &str, endpoint: &str) {
+/// Role: sends messages when its parent sends "send", drops everything, and exits.
+pub(crate) fn exiting_publisher(link: &mut Link, memory: &str, endpoint: &str) {
     let session = session::open("connect", endpoint);
     let publisher = session::publisher(&session);
-    link.say("connected");
+    link.send("connected");
     link.expect("send");
-    let (provider, pool) = (backend().provider(), BufferPool::new(&backend()));
+    let provider = backend().provider();
+    let pool = BufferPool::new(&backend());
     for byte in 0..SENT {
         let message = match memory {
             "pool" => ZBytes::from(alloc::<Collecting>(&provider, SMALL, byte).unwrap()),
@@ -159,52 +156,51 @@ pub(crate) fn leaver(link: &mut Link, memory: &str, endpoint: &str) {
     session.close().wait().unwrap();
 }
 
-/// Role: a publisher exits while its receiver is stopped. In a /dev/shm of its own: zenoh processes
-/// of other tests would unlink the segments of the publisher that has exited.
+/// Role: has a publisher exit while its receiver is stopped. This needs a /dev/shm of its own:
+/// zenoh processes of other tests would unlink the segments of the publisher that has exited.
 pub(crate) fn stopped_receiver(link: &mut Link) {
     for memory in ["pool", "buffers"] {
         let mut receiver = Child::start("receiver", &[]);
-        let endpoint = receiver.link.hear();
-        let mut leaver = Child::start("leaver", &[memory, &endpoint]);
-        leaver.link.expect("connected");
+        let endpoint = receiver.link.receive();
+        let mut publisher = Child::start("exiting-publisher", &[memory, &endpoint]);
+        publisher.link.expect("connected");
         receiver.stop();
-        leaver.link.say("send");
-        leaver.finish();
+        publisher.link.send("send");
+        publisher.finish();
         receiver.resume();
         for byte in 0..SENT {
-            receiver.link.say("receive");
+            receiver.link.send("receive");
             receiver.link.expect(&format!("held {SMALL} {byte}"));
         }
         receiver.end();
     }
-    link.say("received");
+    link.send("received");
     link.expect("end");
 }
 
 #[test]
 fn messages_of_an_exited_publisher() {
-    match Child::start_with("stopped-receiver", &[], |command| {
-        give_shm(command, b"size=64m,mode=1777\0")
-    }) {
-        Ok(mut child) => {
-            child.link.expect("received");
-            child.end();
-        }
-        Err(error) => skip(&format!("no mount namespace of our own: {error}")),
+    let options = b"size=64m,mode=1777\0";
+    if let Some(mut child) = Child::start_with_shm("stopped-receiver", &[], options) {
+        child.link.expect("received");
+        child.end();
     }
 }
 
-/// zenoh's lock stays poisoned, so every later collection of this provider panics.
+/// This needs its own process: zenoh's lock stays poisoned, so every later collection of the
+/// provider panics.
 #[test]
 fn log_panics_in_a_collection() {
     Child::start("log-panics", &[]).finish();
 }
 
+/// Role: has the program's log panic while a provider that is dropped collects.
 pub(crate) fn log_panics() {
     let provider = backend().provider();
-    let [held, read] = [(); 2].map(|()| alloc::<Collecting>(&provider, SMALL, 1).unwrap());
+    let held = alloc::<Collecting>(&provider, SMALL, 1).unwrap();
+    let read = alloc::<Collecting>(&provider, SMALL, 1).unwrap();
     drop(read);
-    // At the second event of a collection, zenoh holds its lock.
+    // zenoh holds its lock when it logs the second event of a collection.
     let events = AtomicUsize::new(0);
     let log = Log {
         wants: |metadata| metadata.target().contains("shm_provider"),
@@ -217,7 +213,7 @@ pub(crate) fn log_panics() {
     };
     tracing::subscriber::with_default(log, || drop(provider));
     assert!(held.is_valid());
-    // Of this pool, or another one.
+    // When any provider is dropped, of this pool or another one, the lingering one collects again.
     drop(backend().provider());
     assert!(held.is_valid());
 }

@@ -1,32 +1,13 @@
-//! zenoh's allocation policies, each where it matters: at the cap.
+//! zenoh's allocation policies, at the cap.
 
 use crate::support::{
-    alloc, assert_all_back, backend, is_out_of_memory, Blocking, Collecting, Provider, CAP, LARGE,
+    alloc, assert_all_back, backend, exhaust_provider, is_filled, is_out_of_memory, Blocking,
+    Collecting, CAP, LARGE,
 };
 use shm_pool_zenoh::PoolBackend;
 use std::thread;
-use zenoh::shm::{
-    BlockOn, ConstPolicy, ConstUsize, Deallocate, Defragment, GarbageCollect, JustAlloc,
-    SafePolicy, ZShmMut,
-};
+use zenoh::shm::{ConstUsize, Deallocate, Defragment, GarbageCollect, JustAlloc};
 use zenoh::Wait;
-
-/// Allocates until nothing fits.
-fn exhaust<Policy>(provider: &Provider, len: usize) -> Vec<ZShmMut>
-where
-    Policy: SafePolicy + ConstPolicy + zenoh::shm::AllocPolicy<shm_pool_zenoh::PoolBackend>,
-{
-    let mut messages = Vec::new();
-    loop {
-        match alloc::<Policy>(provider, len, messages.len() as u8) {
-            Ok(message) => messages.push(message),
-            Err(error) => {
-                assert!(is_out_of_memory(&error), "{error:?}");
-                return messages;
-            }
-        }
-    }
-}
 
 #[test]
 fn exhaust_and_free() {
@@ -34,32 +15,23 @@ fn exhaust_and_free() {
     let provider = backend.provider();
     let mut counts = Vec::new();
     for round in 0..100 {
-        let messages = exhaust::<JustAlloc>(&provider, [LARGE, 4096][round % 2]);
-        for (message, byte) in messages.iter().zip((0u8..=255).cycle()) {
-            assert!(
-                message.iter().all(|&found| found == byte),
-                "two messages share bytes"
-            );
+        let len = if round % 2 == 0 { LARGE } else { 4096 };
+        let messages = exhaust_provider::<JustAlloc>(&provider, len);
+        for (number, message) in messages.iter().enumerate() {
+            assert!(is_filled(message, number as u8), "two messages share bytes");
         }
         counts.push(messages.len());
     }
     assert_eq!(counts[0], CAP / LARGE);
     // Small messages may leave the free memory in two pieces. That costs one large message, and
     // never more.
-    assert!(
-        counts
-            .iter()
-            .step_by(2)
-            .all(|&count| count + 1 >= counts[0]),
-        "{counts:?}"
-    );
-    assert!(
-        counts[1..]
-            .iter()
-            .step_by(2)
-            .all(|&count| count == counts[1]),
-        "{counts:?}"
-    );
+    for (round, &count) in counts.iter().enumerate() {
+        if round % 2 == 0 {
+            assert!(count + 1 >= counts[0], "{counts:?}");
+        } else {
+            assert_eq!(count, counts[1], "{counts:?}");
+        }
+    }
     provider.garbage_collect();
     assert_all_back(&backend);
 }
@@ -67,22 +39,20 @@ fn exhaust_and_free() {
 #[test]
 fn collection_makes_room() {
     let provider = backend().provider();
-    let mut messages = exhaust::<Collecting>(&provider, LARGE);
+    let mut messages = exhaust_provider::<Collecting>(&provider, LARGE);
     messages.pop();
     messages.push(alloc::<Collecting>(&provider, LARGE, 1).unwrap());
-    assert!(is_out_of_memory(
-        &alloc::<Collecting>(&provider, LARGE, 1).unwrap_err()
-    ));
+    let error = alloc::<Collecting>(&provider, LARGE, 1).unwrap_err();
+    assert!(is_out_of_memory(&error));
 }
 
 /// Free memory that small messages have split can hold a large one.
 #[test]
 fn small_make_room_for_large() {
     let provider = backend().provider();
-    let small = exhaust::<JustAlloc>(&provider, 4096);
-    assert!(is_out_of_memory(
-        &alloc::<Collecting>(&provider, CAP / 2, 1).unwrap_err()
-    ));
+    let small = exhaust_provider::<JustAlloc>(&provider, 4096);
+    let error = alloc::<Collecting>(&provider, CAP / 2, 1).unwrap_err();
+    assert!(is_out_of_memory(&error));
     drop(small);
     alloc::<Collecting>(&provider, CAP / 2, 1).unwrap();
 }
@@ -93,9 +63,9 @@ fn defragment() {
     let provider = backend.provider();
     let held = alloc::<Defragment<GarbageCollect>>(&provider, LARGE, 1).unwrap();
     for _ in 0..3 {
-        drop(
-            [(); 3].map(|()| alloc::<Defragment<GarbageCollect>>(&provider, 2 * LARGE, 1).unwrap()),
-        );
+        let messages =
+            [(); 3].map(|()| alloc::<Defragment<GarbageCollect>>(&provider, 2 * LARGE, 1).unwrap());
+        drop(messages);
     }
     provider.garbage_collect();
     let largest = provider.defragment();
@@ -118,7 +88,7 @@ fn defragment_promises_what_fits() {
         .build()
         .unwrap();
     let provider = backend.provider();
-    let mut messages = exhaust::<JustAlloc>(&provider, 128 << 10);
+    let mut messages = exhaust_provider::<JustAlloc>(&provider, 128 << 10);
     assert!(backend.stats().segments > 2, "short arenas and long ones");
     messages.truncate(1);
     provider.garbage_collect();
@@ -132,8 +102,8 @@ fn defragment_promises_what_fits() {
 fn deallocate() {
     let backend = backend();
     let provider = backend.provider();
-    let messages = exhaust::<JustAlloc>(&provider, LARGE);
-    // SAFETY: nothing touches the messages that this policy takes away.
+    let messages = exhaust_provider::<JustAlloc>(&provider, LARGE);
+    // SAFETY: this test does not use the messages that the policy deallocates.
     let policy = unsafe {
         provider
             .alloc(LARGE)
@@ -148,32 +118,24 @@ fn deallocate() {
 #[test]
 fn block_on() {
     let provider = backend().provider();
-    let messages = exhaust::<JustAlloc>(&provider, LARGE);
+    let messages = exhaust_provider::<JustAlloc>(&provider, LARGE);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| alloc::<Blocking>(&provider, LARGE, 1).unwrap());
         drop(messages);
-        assert!(waiting.join().unwrap().iter().all(|&byte| byte == 1));
+        assert!(is_filled(&waiting.join().unwrap(), 1));
     });
 }
 
 #[test]
 fn await_reader() {
     let provider = backend().provider();
-    let messages = exhaust::<JustAlloc>(&provider, LARGE);
+    let messages = exhaust_provider::<JustAlloc>(&provider, LARGE);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
         .unwrap();
-    let message = runtime.block_on(async {
-        let waiting = async {
-            provider
-                .alloc(LARGE)
-                .with_policy::<BlockOn<GarbageCollect>>()
-                .await
-                .unwrap()
-        };
-        let reading = async { drop(messages) };
-        tokio::join!(waiting, reading).0
-    });
-    assert_eq!(message.len(), LARGE);
+    let waiting = async { provider.alloc(LARGE).with_policy::<Blocking>().await };
+    let reading = async { drop(messages) };
+    let both = async { tokio::join!(waiting, reading).0 };
+    assert_eq!(runtime.block_on(both).unwrap().len(), LARGE);
 }

@@ -1,8 +1,10 @@
-//! What is reserved for zenoh's messages: it is there from the first one on, and stays.
+//! Memory that is reserved for zenoh's messages. It is allocated before the first message, and
+//! stays.
 
 use crate::heap::Cost;
 use crate::support::{
-    alloc, backend, builder, is_out_of_memory, layout, Collecting, CAP, LARGE, SMALL,
+    alloc, backend, builder, exhaust_provider, is_out_of_memory, layout, Collecting, CAP, LARGE,
+    SMALL,
 };
 use shm_pool::AllocError;
 use zenoh::shm::{AllocatedChunk, ShmProviderBackend};
@@ -11,17 +13,20 @@ const SIZES: [usize; 3] = [100, SMALL, LARGE];
 const COUNT: usize = 3;
 const FIRST_MESSAGES: usize = 1000;
 
-/// All memory is there before the first message, and stays, also after more allocations than those
-/// after which idle memory usually returns.
+/// All memory is allocated before the first message. It stays even after more allocations than
+/// those after which a pool usually returns idle memory.
 #[test]
 fn preallocated() {
     const ALLOCATIONS: usize = 100_000;
     let backend = builder().preallocate(true).build().unwrap();
     assert_eq!(backend.stats().bytes_held, CAP);
     let large = layout(LARGE, 1);
-    let held: Vec<_> = std::iter::from_fn(|| backend.alloc(&large).ok()).collect();
-    assert!(!held.is_empty());
-    for chunk in held {
+    let mut chunks = Vec::new();
+    while let Ok(chunk) = backend.alloc(&large) {
+        chunks.push(chunk);
+    }
+    assert!(!chunks.is_empty());
+    for chunk in chunks {
         backend.free(&chunk.descriptor);
     }
     let small = layout(SMALL, 1);
@@ -31,43 +36,17 @@ fn preallocated() {
     }
     let stats = backend.stats();
     assert_eq!(stats.bytes_held, CAP);
-    assert_eq!((stats.segments, stats.segments_created), (1, 1));
+    assert_eq!(stats.segments, 1);
+    assert_eq!(stats.segments_created, 1);
     assert_eq!(backend.trim(), CAP);
 }
 
-/// The slowest allocations are those that create chunks and segments; with a reservation, a
+/// The slowest allocations are those that create chunks and segments. With a reservation, a
 /// publisher's first messages are not among them.
 #[test]
 fn first_messages() {
-    let costs = [(); 4].map(|()| {
-        let backend = backend();
-        SIZES
-            .iter()
-            .for_each(|&size| backend.reserve(size, COUNT).unwrap().keep());
-        let made = backend.stats().misses();
-        assert_eq!(made as usize, SIZES.len() * COUNT);
-        let layouts = SIZES.map(|size| layout(size, 1));
-        let mut in_flight = layouts.iter().cycle().take(FIRST_MESSAGES / COUNT);
-        let cost = Cost::of(|| {
-            in_flight.by_ref().for_each(|layout| {
-                let mut burst: [AllocatedChunk; COUNT] =
-                    std::array::from_fn(|_| backend.alloc(layout).unwrap());
-                burst
-                    .iter_mut()
-                    .for_each(|chunk| write_each_page(chunk, layout.size().get()));
-                burst
-                    .iter()
-                    .for_each(|chunk| backend.free(&chunk.descriptor));
-            });
-        });
-        assert_eq!(
-            backend.stats().misses(),
-            made,
-            "a message that was not reserved"
-        );
-        cost
-    });
-    // The first try pages in the code. And the kernel may take a page at any time, but hardly in
+    let costs = [(); 4].map(|()| cost_of_first_messages());
+    // The first try pages in the code. The kernel may take a page away at any time, but hardly in
     // each try.
     assert!(
         costs.contains(&Cost::NOTHING),
@@ -75,12 +54,42 @@ fn first_messages() {
     );
 }
 
+fn cost_of_first_messages() -> Cost {
+    let backend = backend();
+    for size in SIZES {
+        backend.reserve(size, COUNT).unwrap().keep();
+    }
+    let created = backend.stats().misses();
+    assert_eq!(created as usize, SIZES.len() * COUNT);
+    let layouts = SIZES.map(|size| layout(size, 1));
+    let cost = Cost::of(|| {
+        for round in 0..FIRST_MESSAGES / COUNT {
+            let layout = &layouts[round % layouts.len()];
+            let mut burst = [(); COUNT].map(|()| backend.alloc(layout).unwrap());
+            for chunk in &mut burst {
+                write_each_page(chunk, layout.size().get());
+            }
+            for chunk in &burst {
+                backend.free(&chunk.descriptor);
+            }
+        }
+    });
+    assert_eq!(
+        backend.stats().misses(),
+        created,
+        "a message that was not reserved"
+    );
+    cost
+}
+
 fn write_each_page(chunk: &mut AllocatedChunk, len: usize) {
     // SAFETY: the chunk is allocated, and only this test uses it.
     let start = unsafe { chunk.data.ptr_mut() };
     // SAFETY: only this test has the chunk, which has `len` bytes.
     let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
-    bytes.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    for byte in bytes.iter_mut().step_by(4096) {
+        *byte = 1;
+    }
 }
 
 /// A camera's frames do not use chunks that are reserved for commands.
@@ -89,14 +98,10 @@ fn reserved_stays() {
     let backend = backend();
     let provider = backend.provider();
     let reserved = backend.reserve(SMALL, COUNT).unwrap();
-    let frames: Vec<_> =
-        std::iter::from_fn(|| alloc::<Collecting>(&provider, LARGE, 1).ok()).collect();
-    let others: Vec<_> =
-        std::iter::from_fn(|| alloc::<Collecting>(&provider, 2 * SMALL, 2).ok()).collect();
+    let frames = exhaust_provider::<Collecting>(&provider, LARGE);
+    let others = exhaust_provider::<Collecting>(&provider, 2 * SMALL);
     backend.trim();
-    let small: Vec<_> = (0..COUNT)
-        .map(|_| alloc::<Collecting>(&provider, SMALL, 3).unwrap())
-        .collect();
+    let small = [(); COUNT].map(|()| alloc::<Collecting>(&provider, SMALL, 3).unwrap());
     let error = alloc::<Collecting>(&provider, LARGE, 4).unwrap_err();
     assert!(is_out_of_memory(&error));
     drop((frames, others, small));

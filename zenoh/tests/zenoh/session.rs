@@ -2,11 +2,12 @@
 
 use zenoh::pubsub::Publisher;
 use zenoh::qos::CongestionControl;
+use zenoh::query::Querier;
 use zenoh::{Config, Session, Wait};
 
 pub(crate) const KEY: &str = "shm-pool/test";
 
-/// Waits rather than drops a message.
+/// Publishers wait rather than drop a message.
 pub(crate) const BLOCK: CongestionControl = CongestionControl::Block;
 
 /// Any port of the loopback interface.
@@ -60,7 +61,7 @@ fn open_configured(
     zenoh::open(config).wait().unwrap()
 }
 
-/// Where a listening session can be reached.
+/// Returns the address of a listening session.
 pub(crate) fn endpoint(session: &Session) -> String {
     let locators = session.info().locators().wait();
     locators.first().expect("it listens").to_string()
@@ -71,7 +72,7 @@ pub(crate) fn publisher(session: &Session) -> Publisher<'static> {
     publisher_of(session, KEY)
 }
 
-/// The same for another key.
+/// The same for a key of the test's choice.
 pub(crate) fn publisher_of(session: &Session, key: &str) -> Publisher<'static> {
     let publisher = session
         .declare_publisher(key.to_owned())
@@ -83,4 +84,14 @@ pub(crate) fn publisher_of(session: &Session, key: &str) -> Publisher<'static> {
         listener.recv().unwrap();
     }
     publisher
+}
+
+/// A querier. Returns once there is a queryable.
+pub(crate) fn querier(session: &Session) -> Querier<'static> {
+    let querier = session.declare_querier(KEY).wait().unwrap();
+    let listener = querier.matching_listener().wait().unwrap();
+    while !querier.matching_status().wait().unwrap().matching() {
+        listener.recv().unwrap();
+    }
+    querier
 }

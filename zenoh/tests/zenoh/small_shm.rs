@@ -3,7 +3,6 @@
 
 use crate::child::{Child, Link};
 use crate::invalidated;
-use crate::own_shm::{give_shm, skip};
 use crate::session::{self, ANY_PORT, KEY};
 use crate::support::{alloc, is_out_of_memory, Collecting, Provider};
 use shm_pool_zenoh::{AllocError, BufferPool, PoolBackend};
@@ -41,19 +40,6 @@ const SESSION: u64 = 128 << 10;
 /// The provider and the pool of whole buffers.
 const MEMORY: [&str; 2] = ["provider", "buffers"];
 
-/// Starts a process in `role` with its own /dev/shm, which `options` describe. Returns `None` where
-/// that is not permitted.
-fn start(role: &str, options: &'static [u8], arguments: &[&str]) -> Option<Child> {
-    let prepare = |command: &mut std::process::Command| give_shm(command, options);
-    match Child::start_with(role, arguments, prepare) {
-        Ok(child) => Some(child),
-        Err(error) => {
-            skip(&format!("no mount namespace of our own: {error}"));
-            None
-        }
-    }
-}
-
 /// Publishes on a tmpfs with a cap below, at and above its size, with one pool, and with several
 /// beside a tenant that takes the rest.
 fn expect_no_loss(options: &'static [u8], tmpfs: usize) {
@@ -62,10 +48,11 @@ fn expect_no_loss(options: &'static [u8], tmpfs: usize) {
         for memory in MEMORY {
             for (pools, tenant) in [("1", "alone"), ("1", "tenant"), ("3", "tenant")] {
                 let arguments = [&*cap.to_string(), memory, pools, tenant];
-                let Some(mut child) = start("small-shm", options, &arguments) else {
+                let Some(mut child) = Child::start_with_shm("small-shm", &arguments, options)
+                else {
                     return;
                 };
-                let report = child.link.hear();
+                let report = child.link.receive();
                 println!("cap {cap}, {memory}, pools {pools}, {tenant}: {report}");
                 // What fits is served.
                 let may_refuse = tenant != "alone" || tmpfs < 8 * MIB;
@@ -99,7 +86,8 @@ fn none_lost_in_64_mib() {
 #[test]
 fn late_receiver_where_others_took_the_rest() {
     for memory in MEMORY {
-        let Some(mut child) = start("late-receiver", b"size=8m,mode=1777\0", &[memory]) else {
+        let options = b"size=8m,mode=1777\0";
+        let Some(mut child) = Child::start_with_shm("late-receiver", &[memory], options) else {
             return;
         };
         child.link.expect("none lost");
@@ -229,7 +217,7 @@ impl Line {
     /// Returns the messages that the collector has not received, once it has received all later
     /// ones. Forgives as many as zenoh has invalidated.
     fn missing(&mut self) -> Vec<usize> {
-        let reply = self.collector.link.hear();
+        let reply = self.collector.link.receive();
         let mut words = reply.split_whitespace();
         let invalidated: usize = words.next().expect("a reply in time").parse().unwrap();
         for number in words {
@@ -299,7 +287,7 @@ pub(crate) fn publisher(link: &mut Link, arguments: &[&str]) {
     } else {
         format!("{} lost ({lost:?})", lost.len())
     };
-    link.say(&format!(
+    link.send(&format!(
         "{outcome}; {refused} of {MESSAGES} refused, {refused_small} of them small; {} invalidated",
         line.invalidated
     ));
@@ -338,9 +326,9 @@ pub(crate) fn late_receiver(link: &mut Link, kind: &str) {
     }
     drop(held);
     if lost.is_empty() {
-        link.say("none lost");
+        link.send("none lost");
     } else {
-        link.say(&format!("{lost:?} lost"));
+        link.send(&format!("{lost:?} lost"));
     }
     publisher.put(END).wait().unwrap();
     for line in lines {
@@ -367,7 +355,7 @@ pub(crate) fn collector(link: &mut Link, endpoint: &str, ready: &str) {
         if *bytes == *ASK.as_bytes() {
             let invalidated = invalidated::count();
             let new = invalidated - reported;
-            link.say(&format!("{new} {}", numbers.join(" ")));
+            link.send(&format!("{new} {}", numbers.join(" ")));
             reported = invalidated;
             numbers.clear();
             continue;

@@ -1,7 +1,7 @@
-//! Numbered messages, one after the other: written by a publisher, compared byte by byte by its
-//! subscribers.
+//! A sequence of numbered messages, of which the subscribers check every byte.
 
 use crate::child::{Child, Link};
+use crate::support::is_filled;
 use crate::{invalidated, session};
 use zenoh::bytes::ZBytes;
 use zenoh::handlers::FifoChannelHandler;
@@ -14,37 +14,41 @@ pub(crate) const HELD: usize = 5;
 
 pub(crate) const LENS: [usize; 4] = [100, 4096, 4090, 64 << 10];
 
-/// How many size classes those are.
+/// How many size classes these lengths have.
 pub(crate) const CLASSES: u64 = 3;
 
-/// The length of a message.
+/// Returns the length of a message.
 pub(crate) fn len(number: usize) -> usize {
     LENS[number % LENS.len()]
 }
 
-/// Writes a message, which is as long as its number says.
+/// Writes a message of the length that belongs to its number.
 pub(crate) fn write(number: usize, bytes: &mut [u8]) {
     bytes.fill(number as u8);
     bytes[..8].copy_from_slice(&number.to_le_bytes());
 }
 
-/// The number of a message.
+/// Returns the number of a message.
 pub(crate) fn number(payload: &ZBytes) -> usize {
     usize::from_le_bytes(payload.to_bytes()[..8].try_into().unwrap())
 }
 
-/// Checks that every byte is as it was written, and that the message arrived in the expected way.
+/// Returns `true` if every byte is as it was written, and the message arrived in shared memory if
+/// it should, and only then.
 pub(crate) fn is_intact(payload: &ZBytes, is_shared: bool) -> bool {
-    let (bytes, number) = (payload.to_bytes(), number(payload));
-    let is_written =
-        bytes.len() == len(number) && bytes[8..].iter().all(|&byte| byte == number as u8);
-    is_written && payload.as_shm().is_some() == is_shared
+    let bytes = payload.to_bytes();
+    let number = number(payload);
+    bytes.len() == len(number)
+        && is_filled(&bytes[8..], number as u8)
+        && payload.as_shm().is_some() == is_shared
 }
 
-/// Receives `count` messages, or all up to the last of the first `count`; holds some of each for a
-/// while, and compares every byte of a message on arrival and before it is released. The first may
-/// have any number. The first gap is allowed, as zenoh sends to a new peer until it knows what that
-/// subscribes to; after it only what zenoh has invalidated may be missing.
+/// Receives `count` messages, or all up to number `count - 1`. Holds each message for a while, and
+/// checks every byte when it arrives and before it is dropped.
+///
+/// The first message may have any number. The first gap is allowed, as zenoh sends to a new peer
+/// until it knows the peer's subscriptions. Later, only messages that zenoh has invalidated may be
+/// missing.
 pub(crate) fn check(
     subscriber: &Subscriber<FifoChannelHandler<Sample>>,
     count: usize,
@@ -52,30 +56,34 @@ pub(crate) fn check(
 ) -> Result<(), String> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut held: Vec<Sample> = Vec::new();
-    let (mut due, mut has_gap, mut missing) = (None, false, 0);
+    let mut due = None;
+    let mut has_gap = false;
+    let mut missing = 0;
     for _ in 0..count {
         let sample = subscriber.recv().map_err(|error| error.to_string())?;
         let number = number(sample.payload());
         if !is_intact(sample.payload(), is_shared) {
             return Err(format!(
-                "message {number} is not what was sent, or did not come as it was to come"
+                "message {number} is not as it was sent, or did not arrive as it should"
             ));
         }
-        let Some(gap) = number.checked_sub(due.unwrap_or(number)) else {
-            return Err(format!("message {number} came when {due:?} was due"));
-        };
-        if gap > 0 && has_gap {
-            missing += gap;
+        let expected = due.unwrap_or(number);
+        if number < expected {
+            return Err(format!("message {number} instead of {expected}"));
+        }
+        if number > expected && has_gap {
+            missing += number - expected;
             let invalidated = invalidated::count();
             if missing > invalidated {
                 return Err(format!(
-                    "message {number} came when {due:?} was due; {invalidated} were invalidated"
+                    "message {number} instead of {expected}; {invalidated} were invalidated"
                 ));
             }
         }
-        has_gap |= gap > 0;
+        if number > expected {
+            has_gap = true;
+        }
         due = Some(number + 1);
-        let is_last = number + 1 == count;
         held.push(sample);
         if held.len() > HELD {
             let old = held.swap_remove(random.usize(..held.len()));
@@ -83,32 +91,32 @@ pub(crate) fn check(
                 return Err("a message changed while it was held".to_owned());
             }
         }
-        if is_last {
+        if number + 1 == count {
             break; // also after a gap
         }
     }
-    match held
-        .iter()
-        .all(|sample| is_intact(sample.payload(), is_shared))
-    {
-        true => Ok(()),
-        false => Err("one of the last messages changed".to_owned()),
+    for sample in &held {
+        if !is_intact(sample.payload(), is_shared) {
+            return Err("one of the last messages changed".to_owned());
+        }
     }
+    Ok(())
 }
 
-/// How messages come to a subscriber, and whether it has zenoh's shared memory.
+/// Whether a subscriber has zenoh's shared memory, and how its messages arrive.
 pub(crate) const SHARED: &str = "shared";
 pub(crate) const COPIED: &str = "copied";
 
-/// A subscriber in a process of its own, which checks so many messages.
+/// A subscriber that checks messages in a process of its own.
 pub(crate) struct Reader {
     child: Child,
     ready: String,
 }
 
 impl Reader {
-    /// Starts a subscriber to `key` that connects as a peer or a client. It `has` shared memory or
-    /// not, and `gets` its messages there or not. No other one has its `name`.
+    /// Starts a subscriber to `key` that connects as a peer or a client, and checks `count`
+    /// messages. It `has` shared memory or not, and `gets` its messages there or not. Its `name` is
+    /// unique.
     pub(crate) fn start(
         mode: &str,
         endpoint: &str,
@@ -125,13 +133,13 @@ impl Reader {
         Self { child, ready }
     }
 
-    /// Returns once `session` sends to this subscriber. zenoh tells of subscribers in the order in
-    /// which they arrive; the reader's other message is second.
+    /// Waits until `session` sends to this subscriber. zenoh announces the subscribers of a session
+    /// in the order in which they are declared, and the reader declares the one of `ready` last.
     pub(crate) fn wait_until_known(&self, session: &Session) {
         session::publisher_of(session, &self.ready);
     }
 
-    /// Fails unless it got all messages as they were sent.
+    /// Waits until it has checked its messages, and fails unless all arrived as they were sent.
     pub(crate) fn finish(&mut self) {
         self.child.link.expect("intact");
     }
@@ -141,7 +149,7 @@ impl Reader {
     }
 }
 
-/// Role: such a subscriber.
+/// Role: the subscriber of a [`Reader`].
 pub(crate) fn reader(link: &mut Link, arguments: &[&str]) {
     let [mode, endpoint, has, gets, key, ready, count] = arguments else {
         panic!("{arguments:?}")
@@ -154,8 +162,11 @@ pub(crate) fn reader(link: &mut Link, arguments: &[&str]) {
         .wait()
         .unwrap();
     let outcome = check(&subscriber, count.parse().unwrap(), *gets == SHARED);
-    // The publisher does not wait for a reader that has stopped.
+    // The publisher must not wait for a reader that receives no more.
     drop(subscriber);
-    link.say(&outcome.map_or_else(|wrong| wrong, |()| "intact".to_owned()));
+    match outcome {
+        Ok(()) => link.send("intact"),
+        Err(wrong) => link.send(&wrong),
+    }
     link.expect("end");
 }

@@ -1,20 +1,18 @@
-//! What zenoh's users do, with a buffer pool and other processes: queries, replies and attachments,
-//! several sessions, late joiners, and subscribers that are killed.
+//! Use cases of zenoh programs, with a buffer pool and other processes: queries, replies and
+//! attachments, several sessions, late joiners, and subscribers that are killed.
 
 use crate::child::{Child, Link};
 use crate::session::{self, ANY_PORT};
 use crate::stream::{self, Reader, SHARED};
-use crate::support::{self, backend, LARGE};
+use crate::support::{self, backend, LARGE, MINUTE};
 use shm_pool_zenoh::BufferPool;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use zenoh::bytes::ZBytes;
 use zenoh::pubsub::Publisher;
 use zenoh::sample::Sample;
 use zenoh::shm::ShmProvider;
 use zenoh::{Session, Wait};
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 fn message(pool: &BufferPool, number: usize) -> ZBytes {
     let mut buffer = pool.alloc_timeout(stream::len(number), MINUTE).unwrap();
@@ -22,13 +20,11 @@ fn message(pool: &BufferPool, number: usize) -> ZBytes {
     buffer.into()
 }
 
-fn publish(pool: &BufferPool, publisher: &Publisher<'_>, numbers: impl IntoIterator<Item = usize>) {
-    numbers
-        .into_iter()
-        .for_each(|number| publisher.put(message(pool, number)).wait().unwrap());
+fn publish(pool: &BufferPool, publisher: &Publisher<'_>, number: usize) {
+    publisher.put(message(pool, number)).wait().unwrap();
 }
 
-/// A late joiner gets every message, and no buffer that was reused in transit.
+/// A late joiner receives every message, and no buffer that was reused in transit.
 #[test]
 fn late_joiner() {
     let pool = BufferPool::new(&backend());
@@ -39,12 +35,14 @@ fn late_joiner() {
         .congestion_control(session::BLOCK)
         .wait()
         .unwrap();
-    publish(&pool, &publisher, 0..1000);
-    let needed = support::made_but_for_invalidated(&pool.stats());
+    for number in 0..1000 {
+        publish(&pool, &publisher, number);
+    }
+    let created = support::created_except_invalidated(&pool.stats());
     assert_eq!(
-        needed,
+        created,
         stream::CLASSES,
-        "a message that nobody gets is free at once"
+        "a message without a receiver is free at once"
     );
     let read = |name| {
         let mut reader = Reader::start("peer", &endpoint, [SHARED; 2], session::KEY, name, 1000);
@@ -53,64 +51,71 @@ fn late_joiner() {
     };
     let readers = thread::scope(|scope| {
         let readers = scope.spawn(|| ["first", "second", "third"].map(read));
-        publish(
-            &pool,
-            &publisher,
-            (1000..).take_while(|_| !readers.is_finished()),
-        );
+        let mut number = 1000;
+        while !readers.is_finished() {
+            publish(&pool, &publisher, number);
+            number += 1;
+        }
         readers.join().unwrap()
     });
-    // Not before: only zenoh's own remedy reclaims messages in transit to a process that exits.
-    readers.into_iter().for_each(Reader::end);
+    // Readers exit only now, because only zenoh's own remedy reclaims messages in transit to a
+    // process that exits.
+    for reader in readers {
+        reader.end();
+    }
 }
 
-/// Two sessions of a process do not mix up their messages.
+/// Serves one reader with a session of its own.
+fn serve(pool: &BufferPool, name: &str) {
+    const MESSAGES: usize = 2000;
+    let session = session::open("listen", ANY_PORT);
+    let endpoint = session::endpoint(&session);
+    let mut reader = Reader::start("peer", &endpoint, [SHARED; 2], session::KEY, name, MESSAGES);
+    reader.wait_until_known(&session);
+    let publisher = session::publisher(&session);
+    for number in 0..MESSAGES {
+        publish(pool, &publisher, number);
+    }
+    reader.finish();
+    reader.end();
+}
+
+/// Several sessions of a process do not mix up their messages.
 #[test]
 fn two_sessions() {
-    const MESSAGES: usize = 2000;
     let pool = BufferPool::new(&backend());
-    let serve = |name: &str| {
-        let session = session::open("listen", ANY_PORT);
-        let endpoint = session::endpoint(&session);
-        let mut reader =
-            Reader::start("peer", &endpoint, [SHARED; 2], session::KEY, name, MESSAGES);
-        reader.wait_until_known(&session);
-        publish(&pool, &session::publisher(&session), 0..MESSAGES);
-        reader.finish();
-        reader.end();
-    };
     thread::scope(|scope| {
-        ["first", "second", "third"]
-            .map(|name| scope.spawn(|| serve(name)))
-            .map(drop)
+        for name in ["first", "second", "third"] {
+            let pool = &pool;
+            scope.spawn(move || serve(pool, name));
+        }
     });
 }
 
-/// Role: holds its messages until the test asks it to drop them.
+/// Role: holds its messages until the test sends "drop".
 pub(crate) fn holder(link: &mut Link, endpoint: &str, key: &str) {
     let session = session::open("connect", endpoint);
     let subscriber = session.declare_subscriber(key.to_owned()).wait().unwrap();
     let mut held: Vec<Sample> = Vec::new();
     loop {
-        match link.hear().as_str() {
+        match link.receive().as_str() {
             "receive" => held.push(subscriber.recv().unwrap()),
             "check" => {}
             "drop" => held.clear(),
             "end" => return,
             other => panic!("no command {other:?}"),
         }
-        let is_intact = held
-            .iter()
-            .all(|sample| stream::is_intact(sample.payload(), true));
-        link.say(&format!(
-            "{} {}",
-            held.len(),
-            if is_intact { "intact" } else { "changed" }
-        ));
+        let mut state = "intact";
+        for sample in &held {
+            if !stream::is_intact(sample.payload(), true) {
+                state = "changed";
+            }
+        }
+        link.send(&format!("{} {state}", held.len()));
     }
 }
 
-/// The death of one subscriber costs neither the others a message nor the publisher its memory.
+/// When a subscriber dies, the others lose no message, and the publisher gets its memory back.
 #[test]
 fn killed_subscriber() {
     const MESSAGES: usize = 40;
@@ -123,22 +128,24 @@ fn killed_subscriber() {
     let publishers = keys.map(|key| session::publisher_of(&session, key));
     for number in 0..MESSAGES {
         let message = message(&pool, number);
-        publishers
-            .iter()
-            .for_each(|publisher| publisher.put(message.clone()).wait().unwrap());
+        for publisher in &publishers {
+            publisher.put(message.clone()).wait().unwrap();
+        }
         for child in [&mut living, &mut dying] {
-            child.link.say("receive");
+            child.link.send("receive");
             child.link.expect(&format!("{} intact", number + 1));
         }
     }
     dying.kill();
-    assert_eq!(pool.release_in_use(), MESSAGES, "they are all read");
-    // As many again as fill the cap many times.
-    (0..2000).for_each(|number| drop(message(&pool, number)));
+    assert_eq!(pool.release_in_use(), MESSAGES, "all are in use");
+    // So many that they would fill the cap many times.
+    for number in 0..2000 {
+        drop(message(&pool, number));
+    }
     drop(pool.alloc(LARGE).unwrap());
-    living.link.say("check");
+    living.link.send("check");
     living.link.expect(&format!("{MESSAGES} intact"));
-    living.link.say("drop");
+    living.link.send("drop");
     living.link.expect("0 intact");
     pool.trim();
     let deadline = Instant::now() + MINUTE;
@@ -149,8 +156,8 @@ fn killed_subscriber() {
             "a dead subscriber's messages do not return: {pool:?}, {provider:?}"
         );
         pool.release_in_use();
-        // SAFETY: no living process holds any of the messages. zenoh does not report when it has noticed,
-        // so this asks until it has.
+        // SAFETY: no living process holds any of the messages. zenoh does not report when it has
+        // noticed that, so this tries until it has.
         unsafe { provider.garbage_collect_unsafe() };
         thread::yield_now();
     }
@@ -161,23 +168,20 @@ fn killed_subscriber() {
 
 const QUERIES: usize = 500;
 
-/// Numbers of short messages, for attachments. With a large one (about 64 KiB), zenoh 1.10 counts
-/// a reader of a query's payload who does not exist, whoever allocated it.
+/// Multiples of this are numbers of short messages, for attachments. With a large attachment (about
+/// 64 KiB), zenoh 1.10 counts a reader of a query's payload that does not exist, whichever provider
+/// allocated it.
 const SHORT: usize = stream::LENS.len();
 
-/// Two of each class, as the other side may still have the last one, and some to spare.
-const MOST_MADE: u64 = 4 * stream::CLASSES;
+/// Two buffers of each class, as the other side may still have the last one, and some to spare.
+const MOST_CREATED: u64 = 4 * stream::CLASSES;
 
-/// Role: asks, with a payload and an attachment, and checks the replies.
-pub(crate) fn asker(link: &mut Link, endpoint: &str, memory: &str) {
+/// Role: sends queries with a payload and an attachment, and checks the replies.
+pub(crate) fn querier(link: &mut Link, endpoint: &str, memory: &str) {
     let is_shared = memory == SHARED;
     let pool = BufferPool::new(&backend());
     let session = session::open_with("peer", "connect", endpoint, is_shared);
-    let querier = session.declare_querier(session::KEY).wait().unwrap();
-    let listener = querier.matching_listener().wait().unwrap();
-    while !querier.matching_status().wait().unwrap().matching() {
-        listener.recv().unwrap();
-    }
+    let querier = session::querier(&session);
     for number in 0..QUERIES {
         let query = querier
             .get()
@@ -188,8 +192,8 @@ pub(crate) fn asker(link: &mut Link, endpoint: &str, memory: &str) {
         check(sample.payload(), number + 1, is_shared);
         check(sample.attachment().unwrap(), SHORT * number, false);
     }
-    assert!(pool.stats().created <= MOST_MADE, "{:?}", pool.stats());
-    link.say("answered");
+    assert!(pool.stats().created <= MOST_CREATED, "{:?}", pool.stats());
+    link.send("answered");
     link.expect("end");
 }
 
@@ -200,7 +204,7 @@ fn check(payload: &ZBytes, number: usize, is_shared: bool) {
 
 fn answer(session: &Session, pool: &BufferPool, memory: &str) {
     let queryable = session.declare_queryable(session::KEY).wait().unwrap();
-    let mut asker = Child::start("asker", &[&session::endpoint(session), memory]);
+    let mut querier = Child::start("querier", &[&session::endpoint(session), memory]);
     for number in 0..QUERIES {
         let query = queryable.recv().unwrap();
         check(query.payload().unwrap(), number, memory == SHARED);
@@ -211,16 +215,16 @@ fn answer(session: &Session, pool: &BufferPool, memory: &str) {
             .wait()
             .unwrap();
     }
-    asker.link.expect("answered");
-    asker.end();
+    querier.link.expect("answered");
+    querier.end();
 }
 
-/// The pool's buffers serve queries and replies, too. zenoh always copies attachments.
+/// Queries and replies can use the pool's buffers, too. zenoh always copies attachments.
 #[test]
 fn queries_and_replies() {
     let pool = BufferPool::new(&backend());
     for memory in [SHARED, stream::COPIED] {
         answer(&session::open("listen", ANY_PORT), &pool, memory);
     }
-    assert!(pool.stats().created <= MOST_MADE, "{:?}", pool.stats());
+    assert!(pool.stats().created <= MOST_CREATED, "{:?}", pool.stats());
 }

@@ -1,20 +1,20 @@
-//! What zenoh 1.10 checks of its own providers, checked of this crate's.
+//! zenoh 1.10's tests of its own providers, applied to those of this crate.
 //!
 //! | in zenoh | here |
 //! |---|---|
 //! | `posix_shm_provider.rs`: create, alloc, open | `zenohs_client_opens_segment` |
-//! | …: the binary heap, buddy and talc allocators | `exhausted`; sizes are rounded up to classes, so that fewer fit than bytes divided by length |
-//! | `shm.rs`: unicast, to one without shared memory, resized and relaid | `tenth_of_memory` |
+//! | …: the binary heap, buddy and talc allocators | `exhausted`; fewer messages fit than the memory divided by their length, as sizes are rounded up to classes |
+//! | `shm.rs`: unicast, to a subscriber without shared memory, resized and relaid | `tenth_of_memory` |
 //! | …: multicast | not here: it needs zenoh's UDP transport |
 //! | …: start-up, implicit optimisation | not here: they use zenoh's own provider whatever a publisher has |
 //! | `unicast_shm.rs`: with and without low latency, a peer without shared memory | `two_messages_of_memory`; a cap is whole pages, so it is four |
-//! | …: a receiver that is stalled while messages are queued | `messages_that_wait_in_a_stalled_receivers_queue_stay` |
+//! | …: a receiver that is stalled while messages are queued | `stalled_receiver_keeps_its_queue` |
 //!
-//! All that goes through sessions runs on a provider and on a buffer pool.
+//! Each test that uses sessions runs on a provider and on a buffer pool.
 
 use crate::session::{self, ANY_PORT};
-use crate::support::{layout, Blocking};
-use shm_pool_zenoh::{BufferPool, PoolBackend};
+use crate::support::{is_filled, layout, Blocking, Provider, MINUTE};
+use shm_pool_zenoh::{Buffer, BufferPool, PoolBackend};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{mpsc, Mutex};
 use std::thread;
@@ -26,8 +26,6 @@ use zenoh::shm::{
     ShmProviderBackend, ZShmMut,
 };
 use zenoh::{Session, Wait};
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 fn backend(max_bytes: usize) -> PoolBackend {
     PoolBackend::builder().max_bytes(max_bytes).build().unwrap()
@@ -47,37 +45,42 @@ fn exhausted() {
     const LEN: usize = 1000;
     const COUNT: usize = 100;
     let backend = backend(LEN * COUNT);
-    let asked = layout(LEN, 1);
+    let layout = layout(LEN, 1);
     let before = backend.available();
-    let mut chunks: Vec<AllocatedChunk> =
-        std::iter::from_fn(|| backend.alloc(&asked).ok()).collect();
+    let mut chunks: Vec<AllocatedChunk> = Vec::new();
+    while let Ok(chunk) = backend.alloc(&layout) {
+        chunks.push(chunk);
+    }
     assert_eq!(chunks.len(), before / 1024, "1000 bytes are 16 cache lines");
     for _ in 0..COUNT {
         let left = backend.available();
-        backend.alloc(&asked).unwrap_err();
+        backend.alloc(&layout).unwrap_err();
         backend.free(&chunks.pop().unwrap().descriptor);
-        chunks.push(backend.alloc(&asked).unwrap());
+        chunks.push(backend.alloc(&layout).unwrap());
         assert_eq!(backend.available(), left);
     }
-    chunks
-        .iter()
-        .for_each(|chunk| backend.free(&chunk.descriptor));
+    for chunk in &chunks {
+        backend.free(&chunk.descriptor);
+    }
     assert_eq!(backend.available(), before);
 }
 
 /// Two peers of this process, the second with or without shared memory.
 fn peers(has_shm: bool, is_low_latency: bool) -> [Session; 2] {
-    let open = |role, endpoint: &str, has_shm| match is_low_latency {
-        true => session::open_low_latency(role, endpoint, has_shm),
-        false => session::open_with("peer", role, endpoint, has_shm),
+    let open = |role, endpoint: &str, has_shm| {
+        if is_low_latency {
+            session::open_low_latency(role, endpoint, has_shm)
+        } else {
+            session::open_with("peer", role, endpoint, has_shm)
+        }
     };
     let first = open("listen", ANY_PORT, true);
     let second = open("connect", &session::endpoint(&first), has_shm);
     [first, second]
 }
 
-/// Sends messages from the first to the second, and compares what arrives: length, bytes, order, and
-/// whether it is in shared memory.
+/// Sends messages from the first to the second. Checks the length, the bytes and the order of those
+/// that arrive, and whether they are in shared memory.
 fn exchange(
     [first, second]: &[Session; 2],
     is_shared: bool,
@@ -85,13 +88,10 @@ fn exchange(
     count: usize,
     alloc: &dyn Fn() -> Message,
 ) {
-    // A key of its own: the last exchange's subscriber may still seem to be there.
+    // Each exchange has its own key, as zenoh may not know yet that the last subscriber has ended.
     static EXCHANGES: AtomicUsize = AtomicUsize::new(0);
-    let key = format!(
-        "{}/{}",
-        session::KEY,
-        EXCHANGES.fetch_add(1, Ordering::Relaxed)
-    );
+    let exchange = EXCHANGES.fetch_add(1, Ordering::Relaxed);
+    let key = format!("{}/{exchange}", session::KEY);
     let subscriber = second.declare_subscriber(&key).wait().unwrap();
     let publisher = session::publisher_of(first, &key);
     thread::scope(|scope| {
@@ -99,28 +99,40 @@ fn exchange(
             for number in 0..count {
                 let sample = subscriber.recv().unwrap();
                 let payload = sample.payload();
-                assert_eq!(
-                    (payload.len(), payload.as_shm().is_some()),
-                    (len, is_shared)
-                );
+                assert_eq!(payload.len(), len);
+                assert_eq!(payload.as_shm().is_some(), is_shared);
                 assert!(
-                    payload.to_bytes().iter().all(|&byte| byte == number as u8),
+                    is_filled(&payload.to_bytes(), number as u8),
                     "message {number}"
                 );
             }
         });
-        (0..count).for_each(|number| publisher.put(alloc().filled(number as u8)).wait().unwrap());
+        for number in 0..count {
+            let message = alloc().filled(number as u8);
+            publisher.put(message).wait().unwrap();
+        }
         reader.join().unwrap();
     });
 }
 
-/// A message of either kind.
+/// A message of a provider or of a buffer pool.
 enum Message {
     Zenohs(ZShmMut),
-    Ours(shm_pool_zenoh::Buffer),
+    Ours(Buffer),
 }
 
 impl Message {
+    /// Waits for a message of a provider.
+    fn of_provider(provider: &Provider, len: usize) -> Self {
+        let message = provider.alloc(len).with_policy::<Blocking>().wait();
+        Self::Zenohs(message.unwrap())
+    }
+
+    /// Waits for a message of a buffer pool.
+    fn of_pool(pool: &BufferPool, len: usize) -> Self {
+        Self::Ours(pool.request(len).wait().unwrap())
+    }
+
     fn filled(self, byte: u8) -> ZBytes {
         match self {
             Self::Zenohs(mut message) => {
@@ -135,13 +147,13 @@ impl Message {
     }
 }
 
-/// Fails unless all memory comes back. zenoh does not report when its last reference is dropped.
+/// Fails unless all memory returns. zenoh does not report when it drops its last reference.
 fn expect_back(backend: &PoolBackend, available: usize, collect: impl Fn()) {
     let deadline = Instant::now() + MINUTE;
     while backend.available() != available {
         assert!(
             Instant::now() < deadline,
-            "{} of {available} bytes are back",
+            "{} of {available} bytes have returned",
             backend.available()
         );
         collect();
@@ -149,15 +161,18 @@ fn expect_back(backend: &PoolBackend, available: usize, collect: impl Fn()) {
     }
 }
 
-/// Half as long, by each way that zenoh has.
-const CHANGES: [fn(&mut ZShmMut, usize); 3] = [
-    |_, _| (),
-    |message, len| message.try_resize((len / 2).try_into().unwrap()).unwrap(),
-    |message, len| {
-        message
-            .try_relayout(MemoryLayout::new(len / 2, AllocAlignment::default()).unwrap())
-            .unwrap();
-    },
+type Change = fn(&mut ZShmMut, usize);
+
+/// The ways that zenoh has to make a message shorter. Each has the divisor of the length.
+const CHANGES: [(usize, Change); 3] = [
+    (1, |_, _| ()),
+    (2, |message, len| {
+        message.try_resize(len.try_into().unwrap()).unwrap();
+    }),
+    (2, |message, len| {
+        let layout = MemoryLayout::new(len, AllocAlignment::default()).unwrap();
+        message.try_relayout(layout).unwrap();
+    }),
 ];
 
 #[test]
@@ -165,32 +180,27 @@ fn tenth_of_memory() {
     const COUNT: usize = 100;
     for has_shm in [true, false] {
         let peers = peers(has_shm, false);
-        for (len, (at, change)) in [1024, 100_000]
-            .iter()
-            .flat_map(|&len| CHANGES.iter().enumerate().map(move |to| (len, to)))
-        {
-            let sent_len = if at == 0 { len } else { len / 2 };
-            let backend = backend(len * COUNT / 10);
-            let available = backend.available();
-            let provider = backend.provider();
-            let precomputed = provider.alloc_layout(len).unwrap();
-            exchange(&peers, has_shm, sent_len, COUNT, &|| {
-                let mut message = precomputed
-                    .alloc()
-                    .with_policy::<Blocking>()
-                    .wait()
-                    .unwrap();
-                change(&mut message, len);
-                Message::Zenohs(message)
-            });
-            expect_back(&backend, available, || _ = provider.garbage_collect());
-            let pool = BufferPool::new(&backend);
-            exchange(&peers, has_shm, sent_len, COUNT, &|| {
-                let mut message = pool.request(len).wait().unwrap();
-                message.truncate(sent_len);
-                Message::Ours(message)
-            });
-            expect_back(&backend, available, || _ = pool.trim());
+        for len in [1024, 100_000] {
+            for (divisor, change) in CHANGES {
+                let sent_len = len / divisor;
+                let backend = backend(len * COUNT / 10);
+                let available = backend.available();
+                let provider = backend.provider();
+                let layout = provider.alloc_layout(len).unwrap();
+                exchange(&peers, has_shm, sent_len, COUNT, &|| {
+                    let mut message = layout.alloc().with_policy::<Blocking>().wait().unwrap();
+                    change(&mut message, sent_len);
+                    Message::Zenohs(message)
+                });
+                expect_back(&backend, available, || _ = provider.garbage_collect());
+                let pool = BufferPool::new(&backend);
+                exchange(&peers, has_shm, sent_len, COUNT, &|| {
+                    let mut message = pool.request(len).wait().unwrap();
+                    message.truncate(sent_len);
+                    Message::Ours(message)
+                });
+                expect_back(&backend, available, || _ = pool.trim());
+            }
         }
     }
 }
@@ -204,64 +214,50 @@ fn two_messages_of_memory() {
         let provider = backend(2 * LEN).provider();
         let pool = BufferPool::new(&backend(2 * LEN));
         exchange(&peers, has_shm, LEN, COUNT, &|| {
-            Message::Zenohs(
-                provider
-                    .alloc(LEN)
-                    .with_policy::<Blocking>()
-                    .wait()
-                    .unwrap(),
-            )
+            Message::of_provider(&provider, LEN)
         });
         exchange(&peers, has_shm, LEN, COUNT, &|| {
-            Message::Ours(pool.request(LEN).wait().unwrap())
+            Message::of_pool(&pool, LEN)
         });
     }
 }
 
-/// zenoh invalidates a buffer that no process has confirmed for 100 ms. It must not invalidate those that
-/// wait unread. On a machine under load it may, as zenoh's own threads then get no CPU for that long:
-/// one complete round of ten is enough, and without confirmation no round is.
+/// zenoh invalidates a buffer that no process has confirmed for 100 ms. It must not invalidate
+/// buffers that wait in a queue. On a machine under load it may, as zenoh's own threads then get no
+/// CPU for that long. So one complete round of ten is enough. If nothing confirmed the buffers, no
+/// round would be complete.
 #[test]
 fn stalled_receiver_keeps_its_queue() {
     const COUNT: usize = 32;
     const LEN: usize = 4096;
     let provider = backend(2 * COUNT * LEN).provider();
     let pool = BufferPool::new(&backend(2 * COUNT * LEN));
-    let alloc: [&dyn Fn() -> Message; 2] = [
-        &|| {
-            Message::Zenohs(
-                provider
-                    .alloc(LEN)
-                    .with_policy::<Blocking>()
-                    .wait()
-                    .unwrap(),
-            )
-        },
-        &|| Message::Ours(pool.request(LEN).wait().unwrap()),
-    ];
-    for alloc in alloc {
-        let complete: Vec<u8> = (0..COUNT as u8).collect();
-        let mut rounds = (0..10).map(|_| through_a_stall(COUNT, LEN, alloc));
-        assert!(rounds.any(|received| received == complete));
+    let complete: Vec<u8> = (0..COUNT as u8).collect();
+    let of_provider = || Message::of_provider(&provider, LEN);
+    let of_pool = || Message::of_pool(&pool, LEN);
+    let allocs: [&dyn Fn() -> Message; 2] = [&of_provider, &of_pool];
+    for alloc in allocs {
+        assert!((0..10).any(|_| received_after_stall(COUNT, LEN, alloc) == complete));
     }
 }
 
-/// Sends `count` numbered messages to a receiver whose own zenoh thread stands still for a while.
-/// Returns the numbers that it received, each intact.
-fn through_a_stall(count: usize, len: usize, alloc: &dyn Fn() -> Message) -> Vec<u8> {
+/// Sends `count` numbered messages to a receiver whose zenoh thread is blocked for a while. Returns
+/// the numbers of those that arrived, and fails unless each of them is intact.
+fn received_after_stall(count: usize, len: usize, alloc: &dyn Fn() -> Message) -> Vec<u8> {
     const STALLED: Duration = Duration::from_millis(500);
     let [first, second] = peers(true, false);
-    let (go, stalled) = mpsc::sync_channel::<()>(0);
-    let (tell, received) = mpsc::channel();
-    let stalled = Mutex::new(stalled);
+    let (end_of_stall, stall) = mpsc::sync_channel::<()>(0);
+    let (sender, received) = mpsc::channel();
+    let stall = Mutex::new(stall);
     let callback = move |sample: Sample| {
-        if sample.payload().as_shm().is_some() {
-            tell.send(Some(sample.payload().to_bytes().into_owned()))
-                .unwrap();
-        } else if sample.payload().len() == 1 {
-            let _is_over = stalled.lock().unwrap().recv();
+        let payload = sample.payload();
+        if payload.as_shm().is_some() {
+            sender.send(Some(payload.to_bytes().into_owned())).unwrap();
+        } else if payload.len() == 1 {
+            // Until the other end is dropped.
+            let _is_over = stall.lock().unwrap().recv();
         } else {
-            tell.send(None).unwrap();
+            sender.send(None).unwrap();
         }
     };
     let _subscriber = second
@@ -271,15 +267,19 @@ fn through_a_stall(count: usize, len: usize, alloc: &dyn Fn() -> Message) -> Vec
         .unwrap();
     let publisher = session::publisher(&first);
     publisher.put([0u8]).wait().unwrap();
-    (0..count).for_each(|number| publisher.put(alloc().filled(number as u8)).wait().unwrap());
+    for number in 0..count {
+        let message = alloc().filled(number as u8);
+        publisher.put(message).wait().unwrap();
+    }
     publisher.put("the end").wait().unwrap();
-    // For nothing: this is how long it is stalled.
+    // Nothing arrives while the receiver is stalled.
     assert!(received.recv_timeout(STALLED).is_err());
-    drop(go);
-    std::iter::from_fn(|| received.recv_timeout(MINUTE).unwrap())
-        .map(|bytes| {
-            assert!(bytes.len() == len && bytes.iter().all(|&byte| byte == bytes[0]));
-            bytes[0]
-        })
-        .collect()
+    drop(end_of_stall);
+    let mut numbers = Vec::new();
+    while let Some(bytes) = received.recv_timeout(MINUTE).unwrap() {
+        assert_eq!(bytes.len(), len);
+        assert!(is_filled(&bytes, bytes[0]));
+        numbers.push(bytes[0]);
+    }
+    numbers
 }
