@@ -7,15 +7,21 @@
 //! cargo bench -p shm-pool-zenoh --bench zenoh_cases -- --quick   # one round of each, ten restarts
 //! ```
 //!
-//! | case | what happens | what is measured |
-//! |---|---|---|
-//! | `long` | 1 MiB is wanted 40 times while four threads replace messages of 100 kB, 6 each, under 4 MiB | waits of at most 300 ms, and the longest |
-//! | `waiting` | 65,536 messages of 1 KiB are in flight under 64 MiB, and one more is wanted; after a while the oldest, or another one, is read | CPU while nothing is read, and how long until the wait ends |
-//! | `idle` | 50,000 messages of 1 KiB were in flight and have been read, 3 s ago | CPU of the idle process |
-//! | `full` | a reader keeps the newest messages of up to 400 kB, 60 to 90 % of 64 MiB | messages that are sent, of 8,000, before one does not fit |
-//! | `growth` | the first 1,500 messages of up to 1 MB, 20 in flight, under 256 MiB; as the pool grows, and with all memory allocated before | the allocations, and memory |
-//! | `exit` | a publisher sends 100 messages of 1 KB and exits in good order, 0, 10 or 50 ms after the last | runs in which all arrived |
-//! | `restarts` | 50 such publishers, one after the other, with one subscriber | messages that arrived |
+//! - `long`: 1 MiB is wanted 40 times while four threads replace messages of 100 kB, 6 each, under
+//!   4 MiB. Measured: waits of at most 300 ms, and the longest.
+//! - `waiting`: 65,536 messages of 1 KiB are in flight under 64 MiB, and one more is wanted. After
+//!   a while the oldest, or another one, is read. Measured: CPU while nothing is read, and the time
+//!   until the wait ends.
+//! - `idle`: 50,000 messages of 1 KiB were in flight and have been read, 3 s ago. Measured: CPU of
+//!   the idle process.
+//! - `full`: a reader keeps the newest messages of up to 400 kB, 60 to 90 % of 64 MiB. Measured:
+//!   the messages that are sent, of 8,000, before one does not fit.
+//! - `growth`: the first 1,500 messages of up to 1 MB, 20 in flight, under 256 MiB, while the pool
+//!   grows, and with all memory allocated before. Measured: the allocations, and memory.
+//! - `exit`: a publisher sends 100 messages of 1 KB and exits in good order, 0, 10 or 50 ms after
+//!   the last. Measured: runs in which all arrived.
+//! - `restarts`: 50 such publishers, one after the other, with one subscriber. Measured: messages
+//!   that arrived.
 
 #![deny(unsafe_code)]
 
@@ -29,7 +35,7 @@ use shm_pool_support::units::Nanoseconds;
 use shm_pool_support::{clock, wire, Fallible};
 use shm_pool_zenoh::{BufferPool, PoolBackend, PoolProvider};
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
@@ -47,8 +53,10 @@ use zenoh::{Config, Session, Wait};
 
 const MIB: usize = 1 << 20;
 
-/// Rounds of each case, and of the two whose figures are close; one with `--quick`.
+/// Rounds of each case; one with `--quick`.
 const ROUNDS: usize = 7;
+
+/// Rounds of the two cases whose figures are close.
 const CLOSE_ROUNDS: usize = 9;
 
 /// Publishers that follow each other; fewer with `--quick`.
@@ -82,55 +90,55 @@ impl Memory {
         Self::preallocated(whose, max_bytes, false)
     }
 
-    /// With all memory allocated before, or not. zenoh's default provider always has.
+    /// Makes memory that is all allocated before, or not. zenoh's default provider always does.
     fn preallocated(whose: Whose, max_bytes: usize, preallocate: bool) -> Fallible<Self> {
-        let backend = || {
-            PoolBackend::builder()
-                .max_bytes(max_bytes)
-                .preallocate(preallocate)
-                .build()
-        };
-        Ok(match whose {
-            Whose::Pool => Self::Pool(backend()?.provider()),
-            Whose::Buffers => Self::Buffers(BufferPool::new(&backend()?)),
-            Whose::Zenoh => Self::Zenoh(ShmProviderBuilder::default_backend(max_bytes).wait()?),
-        })
+        let builder = PoolBackend::builder()
+            .max_bytes(max_bytes)
+            .preallocate(preallocate);
+        match whose {
+            Whose::Pool => Ok(Self::Pool(builder.build()?.provider())),
+            Whose::Buffers => Ok(Self::Buffers(BufferPool::new(&builder.build()?))),
+            Whose::Zenoh => {
+                let provider = ShmProviderBuilder::default_backend(max_bytes).wait()?;
+                Ok(Self::Zenoh(provider))
+            }
+        }
     }
 
     /// Returns a message, or `None` if there is no memory.
     fn alloc(&self, len: usize) -> Option<ZBytes> {
-        Some(match self {
-            Self::Pool(provider) => provider
-                .alloc(len)
-                .with_policy::<GarbageCollect>()
-                .wait()
-                .ok()?
-                .into(),
-            Self::Buffers(pool) => pool.alloc(len).ok()?.into(),
-            Self::Zenoh(provider) => provider
-                .alloc(len)
-                .with_policy::<GarbageCollect>()
-                .wait()
-                .ok()?
-                .into(),
-        })
+        match self {
+            Self::Pool(provider) => {
+                let message = provider.alloc(len).with_policy::<GarbageCollect>().wait();
+                Some(message.ok()?.into())
+            }
+            Self::Buffers(pool) => Some(pool.alloc(len).ok()?.into()),
+            Self::Zenoh(provider) => {
+                let message = provider.alloc(len).with_policy::<GarbageCollect>().wait();
+                Some(message.ok()?.into())
+            }
+        }
     }
 
     /// Waits for memory.
     fn wait(&self, len: usize) -> Fallible<ZBytes> {
-        Ok(match self {
-            Self::Pool(provider) => provider
-                .alloc(len)
-                .with_policy::<BlockOn<GarbageCollect>>()
-                .wait()?
-                .into(),
-            Self::Buffers(pool) => pool.request(len).wait()?.into(),
-            Self::Zenoh(provider) => provider
-                .alloc(len)
-                .with_policy::<BlockOn<GarbageCollect>>()
-                .wait()?
-                .into(),
-        })
+        match self {
+            Self::Pool(provider) => {
+                let message = provider
+                    .alloc(len)
+                    .with_policy::<BlockOn<GarbageCollect>>()
+                    .wait()?;
+                Ok(message.into())
+            }
+            Self::Buffers(pool) => Ok(pool.request(len).wait()?.into()),
+            Self::Zenoh(provider) => {
+                let message = provider
+                    .alloc(len)
+                    .with_policy::<BlockOn<GarbageCollect>>()
+                    .wait()?;
+                Ok(message.into())
+            }
+        }
     }
 }
 
@@ -148,12 +156,17 @@ fn count(number: f64) -> String {
     format!("{number}")
 }
 
-/// A share of a CPU.
+fn tenths(number: f64) -> String {
+    format!("{number:.1}")
+}
+
+/// Formats a share of a CPU.
 fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-/// Measures some figures in each variant of a case, with each kind of memory in turn.
+/// Measures some figures in each variant of a case, with each kind of memory in turn. A variant has
+/// a name and a parameter.
 fn compare<V, const N: usize>(
     rounds: usize,
     variants: &[(&str, V)],
@@ -162,16 +175,20 @@ fn compare<V, const N: usize>(
 ) -> Fallible<Vec<Compared>> {
     let mut rows = Vec::new();
     for (variant, _) in variants {
-        rows.extend(figures.map(|(name, show, goal)| Compared {
-            name: format!("{variant}{name}"),
-            goal,
-            show,
-            ours: vec![Vec::new(); 2],
-            theirs: Vec::new(),
-        }));
+        for (name, show, goal) in figures {
+            rows.push(Compared {
+                name: format!("{variant}{name}"),
+                goal,
+                show,
+                ours: vec![Vec::new(); 2],
+                theirs: Vec::new(),
+            });
+        }
     }
-    for _ in 0..if is_quick() { 1 } else { rounds } {
-        for ((_, variant), rows) in variants.iter().zip(rows.chunks_mut(N)) {
+    let rounds = if is_quick() { 1 } else { rounds };
+    for _ in 0..rounds {
+        for (at, (_, variant)) in variants.iter().enumerate() {
+            let rows = &mut rows[at * N..(at + 1) * N];
             for whose in ALL {
                 for (row, figure) in rows.iter_mut().zip(measure(whose, variant)?) {
                     match whose {
@@ -188,47 +205,6 @@ fn compare<V, const N: usize>(
 
 /// Waits for 1 MiB under threads that replace short messages.
 fn long() -> Fallible<Vec<Compared>> {
-    const WANTED: usize = 40;
-    const IN_TIME: Duration = Duration::from_millis(300);
-    let measure = |whose, _: &()| {
-        let memory = Memory::new(whose, 4 * MIB)?;
-        let is_over = AtomicBool::new(false);
-        let replace = || {
-            let mut held = VecDeque::new();
-            while !is_over.load(Ordering::Relaxed) {
-                held.extend(memory.alloc(100_000));
-                if held.len() > 6 {
-                    held.pop_front();
-                }
-                // One message at a time is written and sent.
-                thread::sleep(Duration::from_micros(50));
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(replace);
-            }
-            let start = Instant::now();
-            let (mut served, mut longest) = (0, Duration::ZERO);
-            for _ in 0..WANTED {
-                let asked = Instant::now();
-                let long = loop {
-                    match memory.alloc(MIB) {
-                        Some(long) => break Some(long),
-                        None if start.elapsed() > Duration::from_secs(20) => break None,
-                        None => thread::sleep(Duration::from_millis(1)),
-                    }
-                };
-                longest = longest.max(asked.elapsed());
-                served += usize::from(long.is_some() && asked.elapsed() <= IN_TIME);
-                drop(long);
-                // Gives short messages time to occupy its range.
-                thread::sleep(Duration::from_millis(5));
-            }
-            is_over.store(true, Ordering::Relaxed);
-            Ok([served as f64, longest.as_nanos() as f64])
-        })
-    };
     let figures: [Figure; 2] = [
         (
             "1 MiB under 100 kB: served within 300 ms, of 40",
@@ -237,56 +213,60 @@ fn long() -> Fallible<Vec<Compared>> {
         ),
         ("the longest wait", time, NO_MORE),
     ];
-    compare(ROUNDS, &[("", ())], figures, measure)
+    compare(ROUNDS, &[("", ())], figures, |whose, ()| {
+        measure_long(whose)
+    })
+}
+
+fn measure_long(whose: Whose) -> Fallible<[f64; 2]> {
+    const WANTED: usize = 40;
+    const IN_TIME: Duration = Duration::from_millis(300);
+    let memory = Memory::new(whose, 4 * MIB)?;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| replace_short(&memory, &is_over));
+        }
+        let start = Instant::now();
+        let mut served = 0;
+        let mut longest = Duration::ZERO;
+        for _ in 0..WANTED {
+            let asked = Instant::now();
+            let long = loop {
+                match memory.alloc(MIB) {
+                    Some(long) => break Some(long),
+                    None if start.elapsed() > Duration::from_secs(20) => break None,
+                    None => thread::sleep(Duration::from_millis(1)),
+                }
+            };
+            longest = longest.max(asked.elapsed());
+            if long.is_some() && asked.elapsed() <= IN_TIME {
+                served += 1;
+            }
+            drop(long);
+            // Gives short messages time to occupy its range.
+            thread::sleep(Duration::from_millis(5));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        Ok([served as f64, longest.as_nanos() as f64])
+    })
+}
+
+/// Allocates messages of 100 kB and keeps the newest 6, until `is_over`.
+fn replace_short(memory: &Memory, is_over: &AtomicBool) {
+    let mut held = VecDeque::new();
+    while !is_over.load(Ordering::Relaxed) {
+        held.extend(memory.alloc(100_000));
+        if held.len() > 6 {
+            held.pop_front();
+        }
+        // One message at a time is written and sent.
+        thread::sleep(Duration::from_micros(50));
+    }
 }
 
 /// Waits with many in flight.
 fn waiting() -> Fallible<Vec<Compared>> {
-    const LEN: usize = 1024;
-    const WAITS: usize = 200;
-    let measure = |whose, &is_oldest: &bool| {
-        let memory = Memory::new(whose, 64 * MIB)?;
-        let mut in_flight: VecDeque<ZBytes> = std::iter::from_fn(|| memory.alloc(LEN))
-            .take(1 << 16)
-            .collect();
-        while let Some(more) = memory.alloc(LEN) {
-            in_flight.push_back(more);
-        }
-        // Until its wait ends, and the share of a CPU that it takes if that is `measured`.
-        let mut wait = |measured: Duration| {
-            thread::scope(|scope| {
-                let waiting = scope.spawn(|| {
-                    let message = memory.wait(LEN).map_err(|error| error.to_string());
-                    message.map(|message| (Instant::now(), message))
-                });
-                // By then it looks at regular intervals. The message is read at a random time between two looks.
-                thread::sleep(Duration::from_micros(fastrand::u64(20_000..30_000)));
-                let (start, cpu) = (Instant::now(), clock::process_cpu());
-                thread::sleep(measured);
-                let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
-                let at = if is_oldest {
-                    0
-                } else {
-                    in_flight.len() * 3 / 4
-                };
-                let read = in_flight.remove(at);
-                let freed = Instant::now();
-                drop(read);
-                let (served, message) =
-                    waiting.join().map_err(|_| "a waiting thread panicked")??;
-                in_flight.push_back(message);
-                Ok([
-                    share,
-                    served.saturating_duration_since(freed).as_nanos() as f64,
-                ])
-            })
-        };
-        let [share, _] = wait(Duration::from_secs(1))?;
-        let ends = (0..WAITS)
-            .map(|_| wait(Duration::ZERO).map(|[_, end]| end))
-            .collect::<Fallible<Vec<_>>>()?;
-        Ok([share, ends.iter().sum::<f64>() / WAITS as f64])
-    };
     let variants = [
         ("65,536 in flight, the oldest is read: ", true),
         ("65,536 in flight, another one is read: ", false),
@@ -295,69 +275,95 @@ fn waiting() -> Fallible<Vec<Compared>> {
         ("CPU before", percent, NO_MORE),
         ("until the wait ends", time, NO_MORE),
     ];
-    compare(CLOSE_ROUNDS, &variants, figures, measure)
+    compare(CLOSE_ROUNDS, &variants, figures, |whose, &is_oldest| {
+        measure_waiting(whose, is_oldest)
+    })
+}
+
+/// The length of the messages of `waiting`.
+const WAITING_LEN: usize = 1024;
+
+fn measure_waiting(whose: Whose, is_oldest: bool) -> Fallible<[f64; 2]> {
+    const WAITS: usize = 200;
+    let memory = Memory::new(whose, 64 * MIB)?;
+    let mut in_flight = VecDeque::new();
+    while let Some(message) = memory.alloc(WAITING_LEN) {
+        in_flight.push_back(message);
+    }
+    let [share, _] = wait_once(&memory, &mut in_flight, is_oldest, Duration::from_secs(1))?;
+    let mut sum = 0.0;
+    for _ in 0..WAITS {
+        let [_, end] = wait_once(&memory, &mut in_flight, is_oldest, Duration::ZERO)?;
+        sum += end;
+    }
+    Ok([share, sum / WAITS as f64])
+}
+
+/// Waits for one more message, and reads one of those in flight. Returns the share of a CPU that
+/// the process takes during `measured`, before that, and the nanoseconds from there until the wait
+/// ends.
+fn wait_once(
+    memory: &Memory,
+    in_flight: &mut VecDeque<ZBytes>,
+    is_oldest: bool,
+    measured: Duration,
+) -> Fallible<[f64; 2]> {
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| -> Fallible<(Instant, ZBytes)> {
+            let message = memory.wait(WAITING_LEN)?;
+            Ok((Instant::now(), message))
+        });
+        // By then the thread polls at regular intervals. The message is read at a random time
+        // between two polls.
+        thread::sleep(Duration::from_micros(fastrand::u64(20_000..30_000)));
+        let share = cpu_share(measured);
+        let at = if is_oldest {
+            0
+        } else {
+            in_flight.len() * 3 / 4
+        };
+        let read = in_flight.remove(at);
+        let freed = Instant::now();
+        drop(read);
+        let (served, message) = waiting.join().map_err(|_| "a waiting thread panicked")??;
+        in_flight.push_back(message);
+        let end = served.saturating_duration_since(freed);
+        Ok([share, end.as_nanos() as f64])
+    })
+}
+
+/// Sleeps, and returns the share of a CPU that this process takes meanwhile.
+fn cpu_share(measured: Duration) -> f64 {
+    let start = Instant::now();
+    let cpu = clock::process_cpu();
+    thread::sleep(measured);
+    (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64
 }
 
 /// An idle process after a burst.
 fn idle() -> Fallible<Vec<Compared>> {
-    let measure = |whose, _: &()| {
+    let figures: [Figure; 1] = [("50,000 have been read: CPU", percent, NO_MORE)];
+    compare(CLOSE_ROUNDS, &[("", ())], figures, |whose, ()| {
         let memory = Memory::new(whose, 64 * MIB)?;
-        let burst: Vec<_> = std::iter::from_fn(|| memory.alloc(1024))
-            .take(50_000)
-            .collect();
+        let mut burst = Vec::new();
+        while burst.len() < 50_000 {
+            let Some(message) = memory.alloc(1024) else {
+                break;
+            };
+            burst.push(message);
+        }
         drop(burst);
         // By then a pool has released what it does not need.
         thread::sleep(Duration::from_secs(3));
-        let (start, cpu) = (Instant::now(), clock::process_cpu());
-        thread::sleep(Duration::from_secs(5));
-        let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
-        Ok([share])
-    };
-    compare(
-        CLOSE_ROUNDS,
-        &[("", ())],
-        [("50,000 have been read: CPU", percent, NO_MORE)],
-        measure,
-    )
+        Ok([cpu_share(Duration::from_secs(5))])
+    })
 }
 
-/// Keeps the newest messages, as many as fit in a share of the cap. A reader that drops a message only
-/// when it receives another one never ends a wait, so the publisher stops at the first refusal.
+/// Keeps the newest messages, as many as fit in a share of the cap. A reader that drops a message
+/// only when it receives another one never ends a wait, so the publisher stops at the first
+/// refusal.
 fn full() -> Fallible<Vec<Compared>> {
-    const CAP: usize = 64 * MIB;
-    const MESSAGES: usize = 8_000;
-    /// zenoh's provider collects once an attempt, and gives up if the largest piece that this freed is
-    /// too short, although several together may have made room.
-    const ATTEMPTS: usize = 3;
     const SEEDS: u64 = 5;
-    let measure = |whose, &percent: &usize| {
-        let mut all = 0;
-        for seed in 1..=SEEDS {
-            let memory = Memory::new(whose, CAP)?;
-            let mut random = fastrand::Rng::with_seed(seed);
-            let mut kept = VecDeque::new();
-            let mut kept_bytes = 0;
-            let mut sent = 0;
-            while sent < MESSAGES {
-                let len = random.usize(64..=400_000);
-                let Some(message) = (0..ATTEMPTS).find_map(|_| memory.alloc(len)) else {
-                    break;
-                };
-                sent += 1;
-                kept.push_back((message, len));
-                kept_bytes += len;
-                while kept_bytes > CAP / 100 * percent {
-                    let Some((oldest, len)) = kept.pop_front() else {
-                        break;
-                    };
-                    drop(oldest);
-                    kept_bytes -= len;
-                }
-            }
-            all += sent;
-        }
-        Ok([all as f64 / SEEDS as f64])
-    };
     let variants = [
         ("60 % kept", 60),
         ("75 % kept", 75),
@@ -369,59 +375,104 @@ fn full() -> Fallible<Vec<Compared>> {
         count,
         NO_LESS,
     )];
-    // The same in every round.
-    compare(1, &variants, figures, measure)
+    // One round, because all rounds are the same.
+    compare(1, &variants, figures, |whose, &percent| {
+        let mut all = 0;
+        for seed in 1..=SEEDS {
+            all += messages_until_full(whose, percent, seed)?;
+        }
+        Ok([all as f64 / SEEDS as f64])
+    })
+}
+
+fn messages_until_full(whose: Whose, percent: usize, seed: u64) -> Fallible<usize> {
+    const CAP: usize = 64 * MIB;
+    const MESSAGES: usize = 8_000;
+    let memory = Memory::new(whose, CAP)?;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut kept = VecDeque::new();
+    let mut kept_bytes = 0;
+    for sent in 0..MESSAGES {
+        let len = random.usize(64..=400_000);
+        let Some(message) = alloc_in_attempts(&memory, len) else {
+            return Ok(sent);
+        };
+        kept.push_back((message, len));
+        kept_bytes += len;
+        while kept_bytes > CAP / 100 * percent {
+            let Some((oldest, len)) = kept.pop_front() else {
+                break;
+            };
+            drop(oldest);
+            kept_bytes -= len;
+        }
+    }
+    Ok(MESSAGES)
+}
+
+/// Allocates a message in three attempts. zenoh's provider collects once in each, and fails if the
+/// largest piece that this freed is too short, although several together may have made room.
+fn alloc_in_attempts(memory: &Memory, len: usize) -> Option<ZBytes> {
+    for _ in 0..3 {
+        if let Some(message) = memory.alloc(len) {
+            return Some(message);
+        }
+    }
+    None
 }
 
 /// A pool that grows, beside one whose memory is there.
 fn growth() -> Fallible<Vec<Compared>> {
-    const CAP: usize = 256 * MIB;
-    const MESSAGES: usize = 1_500;
-    const IN_FLIGHT: usize = 20;
-    let measure = |whose, &preallocate: &bool| {
-        let before = resident_shm()?;
-        let memory = Memory::preallocated(whose, CAP, preallocate)?;
-        let mut random = fastrand::Rng::with_seed(1);
-        let mut in_flight = VecDeque::new();
-        let mut times = Vec::new();
-        for _ in 0..MESSAGES {
-            let len = random.usize(64..=1_000_000);
-            let start = Instant::now();
-            let message = memory
-                .alloc(len)
-                .ok_or("no memory, with 20 messages in flight")?;
-            times.push(start.elapsed().as_nanos() as f64);
-            in_flight.push_back(message);
-            if in_flight.len() > IN_FLIGHT {
-                in_flight.pop_front();
-            }
-        }
-        times.sort_by(f64::total_cmp);
-        let held = resident_shm()?.saturating_sub(before);
-        Ok([
-            times[MESSAGES / 2],
-            times[MESSAGES * 99 / 100],
-            held as f64 / MIB as f64,
-        ])
-    };
     let variants = [("growing: ", false), ("preallocated: ", true)];
     let figures: [Figure; 3] = [
         ("allocation, p50", time, Goal::None),
         ("allocation, p99", time, Goal::None),
-        ("MiB of memory", count, NO_MORE),
+        ("MiB of memory", tenths, NO_MORE),
     ];
-    compare(ROUNDS, &variants, figures, measure)
+    compare(ROUNDS, &variants, figures, |whose, &preallocate| {
+        measure_growth(whose, preallocate)
+    })
+}
+
+fn measure_growth(whose: Whose, preallocate: bool) -> Fallible<[f64; 3]> {
+    const CAP: usize = 256 * MIB;
+    const MESSAGES: usize = 1_500;
+    const IN_FLIGHT: usize = 20;
+    let before = resident_shm()?;
+    let memory = Memory::preallocated(whose, CAP, preallocate)?;
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut in_flight = VecDeque::new();
+    let mut times = Vec::new();
+    for _ in 0..MESSAGES {
+        let len = random.usize(64..=1_000_000);
+        let start = Instant::now();
+        let Some(message) = memory.alloc(len) else {
+            return Err("no memory, with 20 messages in flight".into());
+        };
+        times.push(start.elapsed().as_nanos() as f64);
+        in_flight.push_back(message);
+        if in_flight.len() > IN_FLIGHT {
+            in_flight.pop_front();
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    let held = resident_shm()?.saturating_sub(before);
+    Ok([
+        times[MESSAGES / 2],
+        times[MESSAGES * 99 / 100],
+        held as f64 / MIB as f64,
+    ])
 }
 
 /// Returns the shared memory that this process has, in bytes.
 fn resident_shm() -> Fallible<usize> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssShmem:"))
-        .ok_or("the kernel does not report RssShmem")?;
-    let kib: usize = line.trim().trim_end_matches(" kB").trim().parse()?;
-    Ok(kib << 10)
+    for line in fs::read_to_string("/proc/self/status")?.lines() {
+        if let Some(value) = line.strip_prefix("RssShmem:") {
+            let kib: usize = value.trim().trim_end_matches(" kB").trim().parse()?;
+            return Ok(kib << 10);
+        }
+    }
+    Err("the kernel does not report RssShmem".into())
 }
 
 fn open(role: &str, endpoint: &str) -> Fallible<Session> {
@@ -471,8 +522,8 @@ impl Publisher {
     }
 }
 
-/// A process that counts the messages in shared memory that it receives from publishers, one after the
-/// other. What zenoh's receivers have mapped stays mapped until they exit: 64 MiB of each publisher.
+/// A process that counts the messages in shared memory that it receives from publishers, one after
+/// the other. zenoh's receivers keep everything mapped until they exit: 64 MiB of each publisher.
 #[derive(Serialize, Deserialize)]
 struct Subscriber {
     whose: Whose,
@@ -481,42 +532,37 @@ struct Subscriber {
 }
 
 impl Subscriber {
-    /// Sends the count to its standard input, a socket.
+    /// Sends the count to the process's standard input, which is a socket.
     fn run(&self) -> Fallible {
         end_with_parent()?;
         grow_descriptor_table();
         let session = open("listen", "tcp/127.0.0.1:0")?;
-        let endpoint = session
-            .info()
-            .locators()
-            .wait()
-            .first()
-            .ok_or("zenoh listens nowhere")?
-            .to_string();
+        let locators = session.info().locators().wait();
+        let Some(endpoint) = locators.first() else {
+            return Err("zenoh listens nowhere".into());
+        };
         let count = Arc::new(AtomicUsize::new(0));
         let counted = count.clone();
         let subscriber = session.declare_subscriber(KEY).callback(move |sample| {
-            counted.fetch_add(
-                usize::from(sample.payload().as_shm().is_some()),
-                Ordering::Relaxed,
-            );
+            if sample.payload().as_shm().is_some() {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
         });
         subscriber.background().wait()?;
         for _ in 0..self.publishers {
             let publisher = Publisher {
                 whose: self.whose,
-                endpoint: endpoint.clone(),
+                endpoint: endpoint.to_string(),
                 delay: self.delay,
             };
-            Child::start("publisher", &mut this_program(&Task::Publish(publisher))?)?.finish()?;
+            let mut command = this_program(&Task::Publish(publisher))?;
+            Child::start("publisher", &mut command)?.finish()?;
         }
-        // What has not arrived by now never does.
+        // Messages that have not arrived by then never do.
         thread::sleep(Duration::from_millis(200));
         session.close().wait()?;
-        wire::send(
-            UnixStream::from(inherited_input()?),
-            &count.load(Ordering::Relaxed),
-        )?;
+        let socket = UnixStream::from(inherited_input()?);
+        wire::send(socket, &count.load(Ordering::Relaxed))?;
         Ok(())
     }
 }
@@ -524,12 +570,15 @@ impl Subscriber {
 /// Returns how many messages a subscriber receives.
 fn received(whose: Whose, delay: Duration, publishers: usize) -> Fallible<usize> {
     let (socket, its_socket) = UnixStream::pair()?;
-    let mut command = this_program(&Task::Receive(Subscriber {
+    let subscriber = Subscriber {
         whose,
         delay,
         publishers,
-    }))?;
-    let subscriber = Child::start("subscriber", command.stdin(OwnedFd::from(its_socket)))?;
+    };
+    let mut command = this_program(&Task::Receive(subscriber))?;
+    command.stdin(OwnedFd::from(its_socket));
+    let subscriber = Child::start("subscriber", &mut command)?;
+    // Closes this process's copy of the socket, so that the subscriber's exit ends the wait for it.
     drop(command);
     let count = wire::expect(socket);
     subscriber.finish()?;
@@ -546,46 +595,47 @@ const DELAYS: [(&str, Duration); 3] = [
 /// Publishers that exit soon.
 fn exit() -> Fallible<Vec<Compared>> {
     const RUNS: usize = 4;
-    compare(
-        ROUNDS,
-        &DELAYS,
-        [("all messages arrive, of 4 times", count, NO_LESS)],
-        |whose, &delay| {
-            let counts = (0..RUNS)
-                .map(|_| received(whose, delay, 1))
-                .collect::<Fallible<Vec<_>>>()?;
-            Ok([counts.into_iter().filter(|&count| count == SENT).count() as f64])
-        },
-    )
+    let figures: [Figure; 1] = [("all messages arrive, of 4 times", count, NO_LESS)];
+    compare(ROUNDS, &DELAYS, figures, |whose, &delay| {
+        let mut complete = 0;
+        for _ in 0..RUNS {
+            if received(whose, delay, 1)? == SENT {
+                complete += 1;
+            }
+        }
+        Ok([complete as f64])
+    })
 }
 
 /// Makes room for as many descriptors as the subscriber will have.
 ///
-/// zenoh keeps two for each publisher. When they outgrow the kernel's table, at 64 and at each power
-/// of two from 128 on, the next `open` of a process with several threads waits for an RCU grace period,
-/// often for more than 10 ms. A publisher that exits meanwhile loses all messages, with any provider.
+/// zenoh keeps two for each publisher. When they outgrow the kernel's table, at 64 and at each
+/// power of two from 128 on, the next `open` of a process with several threads waits for an RCU
+/// grace period, often for more than 10 ms. A publisher that exits meanwhile loses all messages,
+/// with any provider.
 fn grow_descriptor_table() {
     const DESCRIPTORS: usize = 1000;
-    drop(
-        std::iter::from_fn(|| File::open("/dev/null").ok())
-            .take(DESCRIPTORS)
-            .collect::<Vec<_>>(),
-    );
+    let mut files = Vec::new();
+    while files.len() < DESCRIPTORS {
+        let Ok(file) = File::open("/dev/null") else {
+            break;
+        };
+        files.push(file);
+    }
 }
 
 /// Publishers that follow each other.
 fn restarts() -> Fallible<Vec<Compared>> {
     let restarts = if is_quick() { QUICK_RESTARTS } else { RESTARTS };
-    compare(
-        ROUNDS,
-        &DELAYS[..2],
-        [(
-            "messages that arrive of 100, publisher after publisher",
-            count,
-            NO_LESS,
-        )],
-        |whose, &delay| Ok([received(whose, delay, restarts)? as f64 / restarts as f64]),
-    )
+    let figures: [Figure; 1] = [(
+        "messages that arrive of 100, publisher after publisher",
+        count,
+        NO_LESS,
+    )];
+    compare(ROUNDS, &DELAYS[..2], figures, |whose, &delay| {
+        let received = received(whose, delay, restarts)?;
+        Ok([received as f64 / restarts as f64])
+    })
 }
 
 fn run() -> Fallible {
@@ -599,14 +649,15 @@ fn run() -> Fallible {
         ("exit", exit),
         ("restarts", restarts),
     ];
-    let wanted: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with("--"))
-        .collect();
-    for name in &wanted {
-        if !cases.iter().any(|(case, _)| case == name) {
-            return Err(format!("no case {name:?}").into());
+    let mut wanted = Vec::new();
+    for argument in std::env::args().skip(1) {
+        if argument.starts_with("--") {
+            continue;
         }
+        if !cases.iter().any(|&(case, _)| case == argument) {
+            return Err(format!("no case {argument:?}").into());
+        }
+        wanted.push(argument);
     }
     let mut rows = Vec::new();
     for (name, case) in cases {
@@ -615,10 +666,8 @@ fn run() -> Fallible {
             rows.extend(case()?);
         }
     }
-    show(
-        "zenoh_cases",
-        &comparison(&["PoolBackend", "BufferPool"], "zenoh's default", rows),
-    );
+    let table = comparison(&["PoolBackend", "BufferPool"], "zenoh's default", rows);
+    show("zenoh_cases", &table);
     // A publisher that exits leaves its metadata behind.
     cleanup_orphaned_shm_segments();
     Ok(())

@@ -1,14 +1,14 @@
-//! How much shared memory a process has mapped, seen from outside of the allocator: by the kernel's
-//! list of its mappings, and the blocks of the files behind them.
+//! How much shared memory a process has mapped, measured outside of the allocator: from the
+//! kernel's list of the process's mappings, and from the blocks of the files behind them.
 //!
-//! | object | which it is | counted as |
+//! | object | how it is recognized | counted as |
 //! |---|---|---|
-//! | what connections use | mapped before the first message's memory was made | neither |
-//! | zenoh's metadata: the readers of each message, the living processes | its name is a number of 16 bits | metadata |
+//! | buffers of connections | mapped before the first message's memory was made | neither |
+//! | zenoh's metadata: messages' readers, living processes | named by a 16-bit number | metadata |
 //! | messages | all others | payload |
 //!
-//! zenoh keeps metadata for both backends, so it would only blur the comparison; the report shows it
-//! in a row of its own.
+//! zenoh keeps metadata for all kinds of memory, so it would only blur the comparison. The report
+//! shows it in a row of its own.
 
 use crate::news::{figures, Figures};
 use shm_pool_support::procfs::{self, Mapping, OBJECTS};
@@ -21,46 +21,47 @@ use std::path::Path;
 /// The unit in which the size of a file is reported, independent of the file system's blocks.
 const BLOCK: u64 = 512;
 
-/// This process's mappings of zenoh's objects, with a name or without.
+/// Returns this process's mappings of zenoh's objects, with a name or without.
 fn mappings() -> Fallible<Vec<Mapping>> {
-    Ok(procfs::shared_mappings()?
-        .into_iter()
-        .filter(|mapping| mapping.name.ends_with(".zenoh"))
-        .collect())
+    let mut mappings = procfs::shared_mappings()?;
+    mappings.retain(|mapping| mapping.name.ends_with(".zenoh"));
+    Ok(mappings)
 }
 
-/// The names of zenoh's objects that this process has mapped and that have a name still.
+/// Returns the names of zenoh's objects that this process has mapped and that still have a name.
 pub(crate) fn named() -> Fallible<BTreeSet<String>> {
-    Ok(mappings()?
-        .into_iter()
-        .filter(|mapping| !mapping.is_removed)
-        .map(|mapping| mapping.name)
-        .collect())
+    let mut names = BTreeSet::new();
+    for mapping in mappings()? {
+        if !mapping.is_removed {
+            names.insert(mapping.name);
+        }
+    }
+    Ok(names)
 }
 
-/// Those of some objects that are still there.
-pub(crate) fn left<'a>(names: impl Iterator<Item = &'a String>) -> BTreeSet<&'a String> {
-    names
-        .filter(|name| Path::new(OBJECTS).join(name).exists())
-        .collect()
+/// Returns `true` if there is an object of this name.
+pub(crate) fn exists(name: &str) -> bool {
+    Path::new(OBJECTS).join(name).exists()
 }
 
-/// What this process has of what there are limits for: descriptors; mappings of zenoh's objects,
-/// and the bytes of these, because zenoh locks all that it maps.
+/// Returns how much this process uses of limited resources: descriptors, mappings of zenoh's
+/// objects, and the bytes of these mappings, because zenoh locks all that it maps.
 pub(crate) fn holdings(when: &str) -> Fallible<Figures> {
     let mappings = mappings()?;
-    let locked: u64 = mappings.iter().map(|mapping| mapping.bytes).sum();
-    let all = [
-        ("descriptors", procfs::descriptors()?),
-        ("mappings", mappings.len()),
-        ("locked", locked as usize),
-    ];
-    Ok(all
-        .map(|(what, number)| (format!("{when} {what}"), number as f64))
-        .into())
+    let mut locked = 0;
+    for mapping in &mappings {
+        locked += mapping.bytes;
+    }
+    let descriptors = procfs::descriptors()?;
+
+    let mut holdings = Figures::new();
+    holdings.insert(format!("{when} descriptors"), descriptors as f64);
+    holdings.insert(format!("{when} mappings"), mappings.len() as f64);
+    holdings.insert(format!("{when} locked"), locked as f64);
+    Ok(holdings)
 }
 
-/// The most that was seen, of objects that were not mapped at first.
+/// The peaks of mapped memory, without the objects that were mapped at first.
 pub(crate) struct Footprint {
     before: BTreeSet<String>,
     /// All objects that were ever seen mapped.
@@ -70,7 +71,7 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// What is mapped now is not counted.
+    /// Objects that are mapped now are never counted.
     pub(crate) fn new() -> Fallible<Self> {
         let before = named()?;
         Ok(Self {
@@ -81,24 +82,28 @@ impl Footprint {
         })
     }
 
-    /// Looks at what is mapped now.
+    /// Measures what is mapped now.
     pub(crate) fn sample(&mut self) -> Fallible {
         let now = named()?;
-        let (metadata, payload): (Vec<_>, Vec<_>) = now
-            .difference(&self.before)
-            .partition(|name| is_metadata(name));
-        self.payload = self.payload.max(payload.into_iter().map(allocated).sum());
-        self.metadata = self.metadata.max(metadata.into_iter().map(allocated).sum());
+        let mut payload = 0;
+        let mut metadata = 0;
+        for name in now.difference(&self.before) {
+            if is_metadata(name) {
+                metadata += allocated(name);
+            } else {
+                payload += allocated(name);
+            }
+        }
+        self.payload = self.payload.max(payload);
+        self.metadata = self.metadata.max(metadata);
         self.objects.extend(now);
         Ok(())
     }
 
-    /// How many objects of messages were ever seen mapped.
+    /// Returns how many objects of messages were ever seen mapped.
     pub(crate) fn segments(&self) -> usize {
-        self.objects
-            .difference(&self.before)
-            .filter(|name| !is_metadata(name))
-            .count()
+        let counted = self.objects.difference(&self.before);
+        counted.filter(|name| !is_metadata(name)).count()
     }
 
     pub(crate) fn figures(&self) -> Figures {
@@ -109,12 +114,15 @@ impl Footprint {
     }
 }
 
-/// Is it zenoh's metadata, and no messages'?
+/// Returns `true` for an object of zenoh's metadata, and `false` for one of messages.
 fn is_metadata(name: &str) -> bool {
     name.trim_end_matches(".zenoh").parse::<u16>().is_ok()
 }
 
-/// Bytes that an object has memory for: none if it was removed since it was seen.
-fn allocated(name: &String) -> u64 {
-    fs::metadata(Path::new(OBJECTS).join(name)).map_or(0, |file| file.blocks() * BLOCK)
+/// Returns how many bytes of memory an object has: 0 if it was removed since it was seen.
+fn allocated(name: &str) -> u64 {
+    match fs::metadata(Path::new(OBJECTS).join(name)) {
+        Ok(file) => file.blocks() * BLOCK,
+        Err(_) => 0,
+    }
 }

@@ -1,4 +1,5 @@
-//! Whose memory messages are in. To zenoh, and to whoever receives them, all kinds are the same.
+//! The kinds of memory that messages are allocated from. To zenoh, and to subscribers, all are the
+//! same.
 
 use crate::options::{Options, Whose};
 use shm_pool::AllocError;
@@ -16,11 +17,12 @@ use zenoh::shm::{
 };
 use zenoh::Wait;
 
-/// How long zenoh may take to notice that no process confirms a message any more. It takes a tenth of a
-/// second, and a little more where a processor is hard to get.
+/// How long zenoh may take to notice that no process confirms a message any more. It takes a tenth
+/// of a second, and a little more on a busy machine.
 const NOTICED: Duration = Duration::from_secs(20);
 
-/// How long to wait before checking again whether it has, or whether a subscriber has exited.
+/// How long to wait before checking again whether zenoh has noticed that, or whether a subscriber
+/// has exited.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// How long zenoh's `BlockOn` sleeps between two attempts.
@@ -29,7 +31,7 @@ const BLOCK_ON: Duration = Duration::from_millis(1);
 /// What messages are allocated from.
 pub(crate) struct Memory {
     provider: Arc<dyn Provide>,
-    /// Tells about itself. zenoh's backend does not.
+    /// For its statistics. zenoh's backend has none.
     pub(crate) pool: Option<PoolBackend>,
 }
 
@@ -39,20 +41,22 @@ pub(crate) enum Message {
     OfPool(Buffer),
 }
 
-/// What all can do.
+/// What all kinds of memory can do.
 trait Provide {
-    /// Memory for a message. Waits a while if there is none; `None` if there is none even then.
+    /// Returns memory for a message. Waits a while if there is none, and returns `None` if there is
+    /// none even then.
     fn alloc(&self, len: usize) -> Fallible<Option<Message>>;
 
-    /// Collects all messages that have no reader any more.
+    /// Frees all messages that have no reader any more.
     fn collect(&self);
 
-    /// Collects, and also what no living process has confirmed for a tenth of a second.
+    /// Does the same, and also frees messages that no process has confirmed for a tenth of a
+    /// second.
     ///
     /// # Safety
     ///
-    /// Whatever a living process has of these messages, it has confirmed.
-    unsafe fn collect_of_the_dead(&self);
+    /// Living processes have confirmed all messages that they hold.
+    unsafe fn collect_unconfirmed(&self);
 }
 
 impl<B: ShmProviderBackend> Provide for ShmProvider<B> {
@@ -74,8 +78,8 @@ impl<B: ShmProviderBackend> Provide for ShmProvider<B> {
         self.garbage_collect();
     }
 
-    unsafe fn collect_of_the_dead(&self) {
-        // SAFETY: the caller's promise is what zenoh asks for.
+    unsafe fn collect_unconfirmed(&self) {
+        // SAFETY: the caller's promise is the one that zenoh requires.
         unsafe { self.garbage_collect_unsafe() };
     }
 }
@@ -89,9 +93,9 @@ impl Provide for PoolProvider {
         (**self).collect();
     }
 
-    unsafe fn collect_of_the_dead(&self) {
+    unsafe fn collect_unconfirmed(&self) {
         // SAFETY: the caller makes the same promise.
-        unsafe { (**self).collect_of_the_dead() };
+        unsafe { (**self).collect_unconfirmed() };
     }
 }
 
@@ -108,58 +112,67 @@ impl Provide for BufferPool {
         self.trim();
     }
 
-    unsafe fn collect_of_the_dead(&self) {
+    unsafe fn collect_unconfirmed(&self) {
         self.release_in_use();
         self.trim();
-        // SAFETY: the caller's promise is what zenoh asks for.
+        // SAFETY: the caller's promise is the one that zenoh requires.
         unsafe { self.provider().garbage_collect_unsafe() };
     }
 }
 
 impl Memory {
-    /// At most so many bytes. The pools take here what the options reserve, and more when they need
-    /// it; zenoh's backend takes all of it here.
+    /// Makes memory of at most `--max-bytes`. The pools allocate here what the options reserve, and
+    /// more when they need it; zenoh's backend allocates all of it here.
     pub(crate) fn new(whose: Whose, options: &Options) -> Fallible<Self> {
-        let backend = || PoolBackend::builder().max_bytes(options.max_bytes).build();
-        let (provider, pool): (Arc<dyn Provide>, _) = match whose {
+        let builder = PoolBackend::builder().max_bytes(options.max_bytes);
+        match whose {
             Whose::Pool => {
-                let backend = backend()?;
+                let pool = builder.build()?;
                 for (len, count) in options.reserved() {
-                    backend.reserve(len, count)?.keep();
+                    pool.reserve(len, count)?.keep();
                 }
-                (Arc::new(backend.provider()), Some(backend))
+                Ok(Self {
+                    provider: Arc::new(pool.provider()),
+                    pool: Some(pool),
+                })
             }
             Whose::Buffers => {
-                let backend = backend()?;
-                let buffers = BufferPool::new(&backend);
+                let pool = builder.build()?;
+                let buffers = BufferPool::new(&pool);
                 for (len, count) in options.reserved() {
                     buffers.reserve(len, count)?.keep();
                 }
-                (Arc::new(buffers), Some(backend))
+                Ok(Self {
+                    provider: Arc::new(buffers),
+                    pool: Some(pool),
+                })
             }
-            Whose::Zenoh => (
-                Arc::new(ShmProviderBuilder::default_backend(options.max_bytes).wait()?),
-                None,
-            ),
-        };
-        Ok(Self { provider, pool })
+            Whose::Zenoh => {
+                let provider = ShmProviderBuilder::default_backend(options.max_bytes).wait()?;
+                Ok(Self {
+                    provider: Arc::new(provider),
+                    pool: None,
+                })
+            }
+        }
     }
 
-    /// Memory for a message. Waits a while if there is none; `None` if there is none even then.
+    /// Returns memory for a message. Waits a while if there is none, and returns `None` if there is
+    /// none even then.
     pub(crate) fn alloc(&self, len: usize) -> Fallible<Option<Message>> {
         self.provider.alloc(len)
     }
 
-    /// Takes back what subscribers held that were killed. Fails if more than `kept` bytes stay in use,
-    /// those that the living keep. Returns how many stay.
+    /// Reclaims what killed subscribers held, and returns how many bytes stay in use. Fails if more
+    /// than `kept` stay, the bytes that living subscribers keep.
     ///
-    /// All that was sent must have arrived with the living.
-    pub(crate) fn take_back(&self, kept: usize) -> Fallible<usize> {
+    /// The living subscribers must have received all messages that were sent.
+    pub(crate) fn reclaim(&self, kept: usize) -> Fallible<usize> {
         let deadline = Instant::now() + NOTICED;
         loop {
-            // SAFETY: a living process confirms its messages twice in a tenth of a second. If one cannot,
-            // it reads a byte that differs, and the run fails.
-            unsafe { self.provider.collect_of_the_dead() };
+            // SAFETY: a living process confirms its messages twice in a tenth of a second. If it
+            // cannot, it reads a byte that differs, and the run fails.
+            unsafe { self.provider.collect_unconfirmed() };
             let Some(in_use) = self.in_use() else {
                 return Err("zenoh's backend does not tell what is in use".into());
             };
@@ -167,7 +180,8 @@ impl Memory {
                 return Ok(in_use);
             }
             if Instant::now() > deadline {
-                let (in_use, kept) = (Bytes(in_use as u64), Bytes(kept as u64));
+                let in_use = Bytes(in_use as u64);
+                let kept = Bytes(kept as u64);
                 return Err(format!(
                     "what killed subscribers held stays: {in_use} in use, {kept} in flight"
                 )
@@ -178,21 +192,24 @@ impl Memory {
         }
     }
 
-    /// Checks that all memory returns, now that no process holds a message.
+    /// Checks that no memory is in use, now that no process holds a message.
     pub(crate) fn check_for_leaks(&self) -> Fallible {
         match self.in_use() {
             None | Some(0) => Ok(()),
-            Some(in_use) => {
-                let bytes = Bytes(in_use as u64);
-                Err(format!("leak: {bytes} are in use when every subscriber has left, or lost its connection").into())
-            }
+            Some(in_use) => Err(format!(
+                "leak: {} are in use when every subscriber has left, or lost its connection",
+                Bytes(in_use as u64)
+            )
+            .into()),
         }
     }
 
-    /// Bytes in use, after collecting. zenoh's backend says 0 whenever it is asked what is available.
+    /// Returns the bytes in use, after collecting. `None` for zenoh's backend, which reports 0
+    /// available bytes at any time.
     fn in_use(&self) -> Option<usize> {
         self.provider.collect();
-        self.pool.as_ref().map(|pool| pool.stats().bytes_in_use)
+        let pool = self.pool.as_ref()?;
+        Some(pool.stats().bytes_in_use)
     }
 }
 

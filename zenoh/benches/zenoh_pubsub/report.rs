@@ -118,45 +118,54 @@ impl Column {
 
     /// Adds a round, of the same processes as the others.
     pub(crate) fn add(&mut self, processes: Vec<(String, Seen)>) {
-        if self.processes.is_empty() {
-            self.processes = processes
-                .iter()
-                .map(|(name, _)| (name.clone(), Vec::new()))
-                .collect();
-        }
-        for ((_, rounds), (_, seen)) in self.processes.iter_mut().zip(processes) {
-            rounds.push(seen.figures);
+        let is_first = self.processes.is_empty();
+        for (at, (name, seen)) in processes.into_iter().enumerate() {
+            if is_first {
+                self.processes.push((name, Vec::new()));
+            }
+            self.processes[at].1.push(seen.figures);
         }
     }
 
     /// A process's figure: the median of all rounds, if it tells it.
     fn figure(&self, process: usize, name: &str) -> Option<f64> {
-        Some(self.rounds(process, name))
-            .filter(|rounds| !rounds.is_empty())
-            .map(|rounds| Spread::of(&rounds).median)
+        let rounds = self.rounds(process, name);
+        if rounds.is_empty() {
+            return None;
+        }
+        Some(Spread::of(&rounds).median)
     }
 
     /// A process's figure in each round; none if it does not tell it.
     fn rounds(&self, process: usize, name: &str) -> Vec<f64> {
-        let rounds = self
-            .processes
-            .get(process)
-            .into_iter()
-            .flat_map(|(_, rounds)| rounds);
-        rounds
-            .map(|round| round.get(name).copied())
-            .collect::<Option<_>>()
-            .unwrap_or_default()
+        let mut figures = Vec::new();
+        if let Some((_, rounds)) = self.processes.get(process) {
+            for round in rounds {
+                match round.get(name) {
+                    Some(&figure) => figures.push(figure),
+                    None => return Vec::new(),
+                }
+            }
+        }
+        figures
+    }
+
+    fn show(&self, process: usize, name: &str, show: fn(f64) -> String) -> String {
+        match self.figure(process, name) {
+            Some(figure) => show(figure),
+            None => "-".to_owned(),
+        }
     }
 
     fn cell(&self, process: usize, row: Row) -> String {
         if self.refused.is_some() {
             return if row.0 == SETUP.0 { "refused" } else { "-" }.to_owned();
         }
-        let show = |&(name, show): &(&str, fn(f64) -> String)| {
-            self.figure(process, name).map_or("-".to_owned(), show)
-        };
-        row.1.iter().map(show).collect::<Vec<_>>().join(" / ")
+        let mut shown = Vec::new();
+        for &(name, show) in row.1 {
+            shown.push(self.show(process, name, show));
+        }
+        shown.join(" / ")
     }
 }
 
@@ -189,28 +198,17 @@ pub(crate) fn print(options: &Options, columns: &[Column]) {
         }
     }
     let Some(load) = options.load else { return };
-    let (theirs, ours): (Vec<_>, Vec<_>) = columns
-        .iter()
-        .filter(|column| column.refused.is_none())
-        .partition(|column| column.whose == Whose::Zenoh);
-    if let ([_, ..], [theirs]) = (compared(load), &theirs[..]) {
-        let rows = compared(load)
-            .iter()
-            .map(|&(name, process, figure, show, goal)| Compared {
-                name: name.to_owned(),
-                goal,
-                show,
-                ours: ours
-                    .iter()
-                    .map(|column| column.rounds(process, figure))
-                    .collect(),
-                theirs: theirs.rounds(process, figure),
-            });
-        let titles: Vec<_> = ours.iter().map(|column| column.title()).collect();
-        show(
-            &format!("{name}, compared"),
-            &comparison(&titles, theirs.title(), rows),
-        );
+    let mut ours = Vec::new();
+    let mut theirs = None;
+    for column in columns {
+        match column.whose {
+            _ if column.refused.is_some() => {}
+            Whose::Zenoh => theirs = Some(column),
+            Whose::Pool | Whose::Buffers => ours.push(column),
+        }
+    }
+    if let Some(theirs) = theirs {
+        print_comparison(&name, load, &ours, theirs);
     }
     match load {
         Load::Paced => show(&format!("{name}, memory"), &spare(&ours)),
@@ -219,15 +217,38 @@ pub(crate) fn print(options: &Options, columns: &[Column]) {
     }
 }
 
+fn print_comparison(name: &str, load: Load, ours: &[&Column], theirs: &Column) {
+    let mut rows = Vec::new();
+    for figure in compared(load) {
+        let rounds = |column: &Column| column.rounds(figure.process, figure.key);
+        rows.push(Compared {
+            name: figure.name.to_owned(),
+            goal: figure.goal,
+            show: figure.show,
+            ours: ours.iter().map(|column| rounds(column)).collect(),
+            theirs: rounds(theirs),
+        });
+    }
+    if ours.is_empty() || rows.is_empty() {
+        return;
+    }
+    let titles: Vec<_> = ours.iter().map(|column| column.title()).collect();
+    let table = comparison(&titles, theirs.title(), rows);
+    show(&format!("{name}, compared"), &table);
+}
+
 fn figures(options: &Options, columns: &[Column]) -> Table {
-    let heads: Vec<_> = [""]
-        .into_iter()
-        .chain(columns.iter().map(Column::title))
-        .collect();
+    let mut heads = vec![""];
+    for column in columns {
+        heads.push(column.title());
+    }
     let mut table = table(&heads);
     let mut add = |name: &str, process, row: Row| {
-        let cells = columns.iter().map(|column| column.cell(process, row));
-        table.add_row([name.to_owned()].into_iter().chain(cells));
+        let mut cells = vec![name.to_owned()];
+        for column in columns {
+            cells.push(column.cell(process, row));
+        }
+        table.add_row(cells);
     };
     let Some(finished) = columns.iter().find(|column| column.refused.is_none()) else {
         add(SETUP.0, 0, SETUP);
@@ -251,140 +272,98 @@ fn figures(options: &Options, columns: &[Column]) -> Table {
     table
 }
 
-/// What is compared of a load: a row's name, the process and its figure, how it is shown, and what
-/// ours is to be, as a share of what zenoh's default takes.
-type Figure = (&'static str, usize, &'static str, fn(f64) -> String, Goal);
+/// What is compared of a load.
+struct Figure {
+    name: &'static str,
+    process: usize,
+    /// The figure of that process.
+    key: &'static str,
+    show: fn(f64) -> String,
+    /// For ours, as a share of what zenoh's default takes.
+    goal: Goal,
+}
+
+impl Figure {
+    fn new(
+        goal: Goal,
+        name: &'static str,
+        process: usize,
+        key: &'static str,
+        show: fn(f64) -> String,
+    ) -> Self {
+        Self {
+            name,
+            process,
+            key,
+            show,
+            goal,
+        }
+    }
+}
 
 /// The process whose figures are the publisher's, and the one of the first subscriber.
 const SENDS: usize = 0;
 const RECEIVES: usize = 1;
 
-fn compared(load: Load) -> &'static [Figure] {
+fn compared(load: Load) -> Vec<Figure> {
+    const LESS: Goal = Goal::AtMost(1.0);
+    const MORE: Goal = Goal::AtLeast(1.0);
+    const NONE: Goal = Goal::None;
     match load {
-        Load::Saturated => &[
-            // What includes the first messages includes taking memory from the system. zenoh's provider takes it when
-            // it is created.
-            (
-                "publisher's CPU per message",
-                SENDS,
-                "cpu",
-                micros,
-                Goal::AtMost(1.0),
-            ),
-            (
-                "…, after a tenth",
-                SENDS,
-                "steady cpu",
-                micros,
-                Goal::AtMost(1.0),
-            ),
-            (
-                "messages per second",
-                SENDS,
-                "per second",
-                count,
-                Goal::AtLeast(1.0),
-            ),
-            (
-                "…, after a tenth",
-                SENDS,
-                "steady per second",
-                count,
-                Goal::AtLeast(1.0),
-            ),
-            ("allocation, p99", SENDS, "p99", micros, Goal::AtMost(1.0)),
-            (
-                "allocation, p99.9",
-                SENDS,
-                "p999",
-                micros,
-                Goal::AtMost(1.0),
-            ),
-            (
-                "…, after a tenth",
-                SENDS,
-                "steady p999",
-                micros,
-                Goal::AtMost(1.0),
-            ),
+        // What includes the first messages includes taking memory from the system. zenoh's provider takes it
+        // when it is created.
+        Load::Saturated => vec![
+            Figure::new(LESS, "publisher's CPU per message", SENDS, "cpu", micros),
+            Figure::new(LESS, "…, after a tenth", SENDS, "steady cpu", micros),
+            Figure::new(MORE, "messages per second", SENDS, "per second", count),
+            Figure::new(MORE, "…, after a tenth", SENDS, "steady per second", count),
+            Figure::new(LESS, "allocation, p99", SENDS, "p99", micros),
+            Figure::new(LESS, "allocation, p99.9", SENDS, "p999", micros),
+            Figure::new(LESS, "…, after a tenth", SENDS, "steady p999", micros),
         ],
-        Load::Paced => &[
-            (
-                "put to callback, p50",
-                RECEIVES,
-                "p50",
-                micros,
-                Goal::AtMost(1.0),
-            ),
-            ("…, p99", RECEIVES, "p99", micros, Goal::AtMost(1.0)),
-            ("…, p99.9", RECEIVES, "p999", micros, Goal::AtMost(1.0)),
-            ("allocation, p50", SENDS, "p50", micros, Goal::AtMost(1.0)),
-            // Where memory is taken from the system at first need. `first` is about that.
-            ("…, p99", SENDS, "p99", micros, Goal::None),
-            ("…, p99.9", SENDS, "p999", micros, Goal::None),
-            (
-                "publisher's CPU per message, after a tenth",
-                SENDS,
-                "steady cpu",
-                micros,
-                Goal::AtMost(1.0),
-            ),
-            (
-                "peak payload in /dev/shm",
-                SENDS,
-                "payload",
-                bytes,
-                Goal::AtMost(1.0),
-            ),
+        // The allocations' p99 is where memory is taken from the system at first need. `first` is about that.
+        Load::Paced => vec![
+            Figure::new(LESS, "put to callback, p50", RECEIVES, "p50", micros),
+            Figure::new(LESS, "…, p99", RECEIVES, "p99", micros),
+            Figure::new(LESS, "…, p99.9", RECEIVES, "p999", micros),
+            Figure::new(LESS, "allocation, p50", SENDS, "p50", micros),
+            Figure::new(NONE, "…, p99", SENDS, "p99", micros),
+            Figure::new(NONE, "…, p99.9", SENDS, "p999", micros),
+            Figure::new(LESS, STEADY_CPU, SENDS, "steady cpu", micros),
+            Figure::new(LESS, "peak payload in /dev/shm", SENDS, "payload", bytes),
         ],
-        Load::FlatOut => &[
-            (
-                "messages per second",
-                SENDS,
-                "per second",
-                count,
-                Goal::AtLeast(1.0),
-            ),
-            (
-                "publisher's CPU per message, after a tenth",
-                SENDS,
-                "steady cpu",
-                micros,
-                Goal::AtMost(1.0),
-            ),
-            ("allocation, p50", SENDS, "p50", micros, Goal::AtMost(1.0)),
-            (
-                "put to callback, p50",
-                RECEIVES,
-                "p50",
-                micros,
-                Goal::AtMost(1.0),
-            ),
+        Load::FlatOut => vec![
+            Figure::new(MORE, "messages per second", SENDS, "per second", count),
+            Figure::new(LESS, STEADY_CPU, SENDS, "steady cpu", micros),
+            Figure::new(LESS, "allocation, p50", SENDS, "p50", micros),
+            Figure::new(LESS, "put to callback, p50", RECEIVES, "p50", micros),
         ],
-        Load::First => &[
-            ("allocation, p50", SENDS, "p50", micros, Goal::AtMost(1.0)),
-            ("…, p99.9", SENDS, "p999", micros, Goal::AtMost(1.0)),
-            ("…, all of them", SENDS, "sum", micros, Goal::AtMost(1.0)),
-            (
+        // Our receivers take the segment's pages that zenoh's provider has taken when it was made.
+        Load::First => vec![
+            Figure::new(LESS, "allocation, p50", SENDS, "p50", micros),
+            Figure::new(LESS, "…, p99.9", SENDS, "p999", micros),
+            Figure::new(LESS, "…, all of them", SENDS, "sum", micros),
+            Figure::new(
+                LESS,
                 "making the provider, and what it reserves",
                 SENDS,
                 "setup",
                 micros,
-                Goal::AtMost(1.0),
             ),
-            // Our receivers take the segment's pages that zenoh's provider has taken when it was made.
-            (
+            Figure::new(
+                NONE,
                 "the messages, until the last one was read",
                 SENDS,
                 "elapsed",
                 micros,
-                Goal::None,
             ),
-            ("both", SENDS, "in all", micros, Goal::AtMost(1.0)),
+            Figure::new(LESS, "both", SENDS, "in all", micros),
         ],
-        Load::Mixed | Load::Random | Load::Fixed | Load::Killed => &[],
+        Load::Mixed | Load::Random | Load::Fixed | Load::Killed => Vec::new(),
     }
 }
+
+const STEADY_CPU: &str = "publisher's CPU per message, after a tenth";
 
 /// How much of a pool's memory is more than was in flight at the peak.
 fn spare(ours: &[&Column]) -> Table {
@@ -397,20 +376,18 @@ fn spare(ours: &[&Column]) -> Table {
         "",
     ]);
     for column in ours {
-        let (held, in_flight) = (
-            column.rounds(SENDS, "held"),
-            column.rounds(SENDS, "in flight"),
-        );
-        let (ratio, goal) = (Ratio::of(&held, &in_flight), Goal::AtMost(1.125));
-        let shown = |rounds: &[f64]| bytes(Spread::of(rounds).median);
-        let cells = [
-            shown(&held),
-            shown(&in_flight),
+        let held = column.rounds(SENDS, "held");
+        let in_flight = column.rounds(SENDS, "in flight");
+        let ratio = Ratio::of(&held, &in_flight);
+        let goal = Goal::AtMost(1.125);
+        all.add_row([
+            column.title().to_owned(),
+            bytes(Spread::of(&held).median),
+            bytes(Spread::of(&in_flight).median),
             ratio.show(),
             goal.to_string(),
             ratio.verdict(goal).to_owned(),
-        ];
-        all.add_row([column.title().to_owned()].into_iter().chain(cells));
+        ]);
     }
     all
 }
@@ -428,16 +405,14 @@ fn killed(columns: &[Column]) -> Table {
         goal,
     ]);
     for column in columns {
-        let shown =
-            |name, show: fn(f64) -> String| column.figure(SENDS, name).map_or("-".to_owned(), show);
-        let cells = [
-            shown("killed", count),
-            shown("in use", bytes),
-            shown("kept", bytes),
+        all.add_row([
+            column.title().to_owned(),
+            column.show(SENDS, "killed", count),
+            column.show(SENDS, "in use", bytes),
+            column.show(SENDS, "kept", bytes),
             bytes(0.0),
             "pass".to_owned(),
-        ];
-        all.add_row([column.title().to_owned()].into_iter().chain(cells));
+        ]);
     }
     all
 }

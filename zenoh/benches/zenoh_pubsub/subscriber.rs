@@ -1,12 +1,12 @@
-//! A subscriber process: stock zenoh, whoever allocated the messages. Compares each in place with
-//! its own copy of the file.
+//! A subscriber process: stock zenoh, for messages from any allocator. Compares each message in
+//! place with its own copy of the file.
 //!
-//! The slow one compares more often, or works longer, and keeps its messages until it has enough
-//! newer ones. It compares them a last time when it drops them: they must not have changed while it
-//! held them.
+//! The slow subscriber compares more often, or works longer, and keeps its messages until it has
+//! enough newer ones. It compares them a last time when it drops them: they must not have changed
+//! while it held them.
 
 use crate::footprint::{self, holdings};
-use crate::news::{figures, quantiles, News, Seen};
+use crate::news::{figures, quantiles, Figures, News, Seen};
 use crate::options::Options;
 use crate::session::{self, key_of, Stamp, DATA, DONE, READY};
 use hdrhistogram::Histogram;
@@ -20,7 +20,7 @@ use zenoh::qos::CongestionControl;
 use zenoh::sample::Sample;
 use zenoh::Wait;
 
-/// Follows the publisher to the last message, and tells what it has seen.
+/// Receives all messages, and reports what it has seen.
 pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
     let source = Source::read(&options.file, options.largest())?;
     let session = session::connect(endpoint)?;
@@ -30,8 +30,9 @@ pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
     let subscription = session
         .declare_subscriber(DATA)
         .callback(move |sample| {
+            let at = clock::now();
             // Only fails after the last message.
-            let _ = sender.send((clock::now(), sample));
+            let _ = sender.send(Arrival { at, sample });
         })
         .wait()?;
     let done = session
@@ -47,23 +48,32 @@ pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
         options,
         held: VecDeque::new(),
         held_bytes: 0,
-        most_held: (0, 0),
+        most_held: 0,
+        most_held_bytes: 0,
         compared: 0,
     };
-    let (mut bytes, mut seen) = (0, figures([]));
+    let mut bytes = 0;
+    let mut seen = Figures::new();
     let mut latency = Histogram::<u64>::new(3)?;
     let sizes = options.stream();
-    let (first, mut earliest) = match index < options.subscribers {
-        true => (0, None),
-        false => first_after_joining(&arrivals, index)?,
-    };
-    News::Joined.say()?;
-    for (number, expected) in (0..options.messages)
-        .zip(source.messages(&sizes))
-        .skip(first as usize)
-    {
-        let (arrived, sample) = earliest.take().map_or_else(|| arrivals.recv(), Ok)?;
-        let stamp = Stamp::from_attachment(sample.attachment())?;
+
+    // The number of the first message, and the message if it has been received already.
+    let mut first = 0;
+    let mut earliest = None;
+    if index >= options.subscribers {
+        let arrival = first_after_joining(&arrivals, index)?;
+        first = arrival.stamp()?.number.get();
+        earliest = Some(arrival);
+    }
+    News::Joined.send()?;
+
+    let contents = source.messages(&sizes).skip(first as usize);
+    for (number, expected) in (first..options.messages).zip(contents) {
+        let arrival = match earliest.take() {
+            Some(arrival) => arrival,
+            None => arrivals.recv()?,
+        };
+        let stamp = arrival.stamp()?;
         if stamp.number != number {
             return Err(format!(
                 "message {} came when {number} was due: lost or out of order",
@@ -71,11 +81,11 @@ pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
             )
             .into());
         }
-        latency.record(arrived.saturating_sub(stamp.sent.get()))?;
+        latency.record(arrival.at.saturating_sub(stamp.sent.get()))?;
         bytes += expected.len();
         reader.read(Message {
             number,
-            sample,
+            sample: arrival.sample,
             expected,
         })?;
         if number + 1 == options.first_tenth() {
@@ -84,7 +94,7 @@ pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
         done.put((number + 1).to_le_bytes()).wait()?;
     }
     seen.extend(holdings("late")?);
-    while reader.let_go_of_oldest()? {}
+    while reader.drop_oldest()? {}
     if arrivals.try_recv().is_ok() {
         return Err("more messages came than were to be sent".into());
     }
@@ -95,50 +105,56 @@ pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
         ("missed", first as f64),
         ("bytes", bytes as f64),
         ("compared", reader.compared as f64),
-        ("held", reader.most_held.0 as f64),
-        ("held bytes", reader.most_held.1 as f64),
+        ("held", reader.most_held as f64),
+        ("held bytes", reader.most_held_bytes as f64),
     ]));
-    News::Done(Seen {
+    let seen = Seen {
         objects: footprint::named()?,
         figures: seen,
-    })
-    .say()?;
+    };
+    News::Done(seen).send()?;
     subscription.undeclare().wait()?;
-    // Tells the publisher that this subscriber holds nothing any more.
+    // Notifies the publisher that this subscriber no longer holds any message.
     token.undeclare().wait()?;
     session.close().wait()
 }
 
-/// When a message came, and the message.
-type Arrival = (u64, Sample);
+/// A message, and when it arrived.
+struct Arrival {
+    at: u64,
+    sample: Sample,
+}
 
-/// The first message, and its number, that was sent after the publisher had heard of this subscriber,
-/// which comes in the place of one that was killed. From then on it must miss none. Of earlier ones
-/// zenoh may deliver some: it still works out who has subscribed.
-fn first_after_joining(
-    arrivals: &Receiver<Arrival>,
-    index: u8,
-) -> Fallible<(u64, Option<Arrival>)> {
+impl Arrival {
+    fn stamp(&self) -> Fallible<Stamp> {
+        Stamp::from_attachment(self.sample.attachment())
+    }
+}
+
+/// Receives the first message that was sent after the publisher knew of this subscriber, which
+/// replaces one that was killed. From then on it must miss none. zenoh may deliver some earlier
+/// messages, while it still works out which processes have subscribed.
+fn first_after_joining(arrivals: &Receiver<Arrival>, index: u8) -> Fallible<Arrival> {
     loop {
-        let (arrived, sample) = arrivals.recv()?;
-        let stamp = Stamp::from_attachment(sample.attachment())?;
-        if stamp.shown.get() > index.into() {
-            return Ok((stamp.number.get(), Some((arrived, sample))));
+        let arrival = arrivals.recv()?;
+        if arrival.stamp()?.shown.get() > index.into() {
+            return Ok(arrival);
         }
     }
 }
 
 struct Reader<'a> {
     options: &'a Options,
-    /// Messages that it holds on to, the oldest first.
+    /// Messages that the subscriber keeps, the oldest first.
     held: VecDeque<Message<'a>>,
     held_bytes: usize,
-    /// Messages, and bytes.
-    most_held: (usize, usize),
+    most_held: usize,
+    most_held_bytes: usize,
+    /// How many bytes were compared.
     compared: usize,
 }
 
-/// A message that is being read. While the sample is there, its memory is not used again.
+/// A message that is being read. Its memory is not used again before the sample is dropped.
 struct Message<'a> {
     number: u64,
     sample: Sample,
@@ -147,12 +163,13 @@ struct Message<'a> {
 
 impl<'a> Reader<'a> {
     fn read(&mut self, message: Message<'a>) -> Fallible {
-        let (begun, work) = (Instant::now(), Duration::from_micros(self.options.work));
+        let start = Instant::now();
+        let work = Duration::from_micros(self.options.work);
         for _ in 0..self.options.checks {
             self.compared += message.compare()?;
         }
-        // Who works has a processor. A sleep could not be as short.
-        while begun.elapsed() < work {
+        // Work occupies a processor, and no sleep could be as short.
+        while start.elapsed() < work {
             hint::spin_loop();
         }
         if self.options.keep > 0 {
@@ -160,48 +177,50 @@ impl<'a> Reader<'a> {
             self.held.push_back(message);
         }
         while self.held.len() > self.options.keep || self.held_bytes > self.options.keep_bytes {
-            self.let_go_of_oldest()?;
+            self.drop_oldest()?;
         }
-        let (messages, bytes) = self.most_held;
-        self.most_held = (messages.max(self.held.len()), bytes.max(self.held_bytes));
+        self.most_held = self.most_held.max(self.held.len());
+        self.most_held_bytes = self.most_held_bytes.max(self.held_bytes);
         Ok(())
     }
 
-    /// Lets go of the message that was held longest; `false` if there is none.
-    fn let_go_of_oldest(&mut self) -> Fallible<bool> {
+    /// Compares and drops the message that was held longest. Returns `false` if there is none.
+    fn drop_oldest(&mut self) -> Fallible<bool> {
         let Some(message) = self.held.pop_front() else {
             return Ok(false);
         };
         self.held_bytes -= message.expected.len();
-        self.compared += message
-            .compare()
-            .map_err(|error| format!("{error}, after it was held"))?;
+        match message.compare() {
+            Ok(compared) => self.compared += compared,
+            Err(error) => return Err(format!("{error}, after it was held").into()),
+        }
         Ok(true)
     }
 }
 
 impl Message<'_> {
-    /// How many bytes were compared; an error if the message is not what it must be.
+    /// Returns how many bytes were compared, or an error if the message is not what it must be.
     fn compare(&self) -> Fallible<usize> {
-        let Self {
-            number,
-            sample,
-            expected,
-        } = self;
-        let seen: &[u8] = sample
-            .payload()
-            .as_shm()
-            .ok_or(format!("message {number} is not in shared memory"))?;
+        let number = self.number;
+        let Some(shm) = self.sample.payload().as_shm() else {
+            return Err(format!("message {number} is not in shared memory").into());
+        };
+        let seen: &[u8] = shm;
+        let expected = self.expected;
         // The black box makes each comparison read the memory again.
-        if black_box(seen) == *expected {
+        if black_box(seen) == expected {
             return Ok(expected.len());
         }
-        let at = seen
-            .iter()
-            .zip(*expected)
-            .take_while(|(seen, meant)| seen == meant)
-            .count();
-        let (len, meant) = (seen.len(), expected.len());
-        Err(format!("message {number} has {len} bytes, of {meant}, and differs from the file from byte {at} on").into())
+
+        let mut at = 0;
+        while at < seen.len() && at < expected.len() && seen[at] == expected[at] {
+            at += 1;
+        }
+        Err(format!(
+            "message {number} has {} bytes, of {}, and differs from the file from byte {at} on",
+            seen.len(),
+            expected.len()
+        )
+        .into())
     }
 }
