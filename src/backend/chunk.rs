@@ -62,6 +62,7 @@ impl Chunk {
         unsafe { slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
     }
 
+    #[cfg(feature = "unstable-backend")]
     #[inline]
     fn into_closed(self) -> ClosedChunk {
         let mut this = ManuallyDrop::new(self);
