@@ -16,7 +16,8 @@
 //! * A message cannot be changed after it is sent. To update a value, send the next message. With
 //!   [`history(1)`](crate::channel::PublisherBuilder::history), a reader that starts later gets the
 //!   last one, as the program below shows.
-//! * After a crash, no file stays for ever: see [`guarantees`](super::guarantees).
+//! * After a crash, the last reader or the next provider removes the files, and `shm-pool sweep` does
+//!   if there is neither: see [`guarantees`](super::guarantees).
 //! * Reading and writing need no `unsafe`.
 //!
 //! This program replaces a named block that one process writes and others read. It starts itself
@@ -80,7 +81,7 @@
 //! Different here:
 //!
 //! * One publisher per name. For more, use a name for each and [`wait_any`](crate::channel::wait_any()).
-//! * A receive waits by itself. No second service is needed to wake the receiver.
+//! * `recv` waits by itself: no second service has to wake the receiver.
 //! * A subscriber learns what it missed ([`Message::missed`](crate::channel::Message::missed)).
 //! * Lengths differ from message to message without a maximum that is allocated in advance.
 //! * Linux only.

@@ -41,6 +41,7 @@
 //!   [`Provider::trim`](crate::Provider::trim) returns what is idle, and a lower
 //!   [`max_bytes`](crate::ProviderBuilder::max_bytes) limits it.
 //! * If it is an `orphan`, [sweep](#a-killed-process) it.
+//! * If it is `dead, read`, its process is dead, and a receiver still reads its messages. A sweep leaves it.
 //! * If `HELD` of all providers is less than what `df` shows, other programs use the rest.
 //!
 //! # A stuck receiver
@@ -49,9 +50,13 @@
 //!
 //! ```console
 //! $ shm-pool who
-//! PROCESS              OWNS      LEASES  BORROWS       FOR          MAPS      SENDS                  RECEIVES
-//! 4673 STOPPED viewer  -         -       9.0 MiB in 9  at least 1s  10.0 MiB  -                      shm_pool.camera/front 8/8
-//! 4672 camera          10.0 MiB  -       -             -            10.0 MiB  shm_pool.camera/front  -
+//! PROCESS               OWNS      LEASES  BORROWS       FOR   MAPS
+//! 4673 STOPPED viewer   -         -       9.0 MiB in 9  ≥ 1s  10.0 MiB
+//! 4672 camera           10.0 MiB  -       -             -     10.0 MiB
+//!
+//! CHANNEL                END       WAITING  PROCESS
+//! shm_pool.camera/front  sender    -        4672 camera
+//! shm_pool.camera/front  receiver  8/8      4673 STOPPED viewer
 //! $ shm-pool show camera/front
 //! channel   shm_pool.camera/front
 //! state     alive
@@ -60,8 +65,9 @@
 //! kind      publisher
 //! type      -
 //!
-//! ID                RECEIVER             LINK       WHEN FULL  WAITING  SENT  MISSED  MAX_BORROWED  BORROWED
-//! 35ad8b630f97a9ae  4673 STOPPED viewer  connected  block      8/8      10    30      9/2048        9.0 MiB
+//! RECEIVER              LINK       WHEN FULL  WAITING  SENT  MISSED  BUFFERS  BORROWED
+//! 4673 STOPPED viewer   connected  block      8/8      10    30      9/2048   9.0 MiB
+//! 35ad8b630f97a9ae
 //! ```
 //!
 //! * `8/8`: all eight places of its queue are taken. `block`: the publisher waits for it. `STOPPED`:
@@ -81,13 +87,17 @@
 //!
 //! ```console
 //! $ shm-pool who --for 3s
-//! PROCESS      OWNS      LEASES  BORROWS         FOR          MAPS      SENDS                  RECEIVES
-//! 4782 logger  -         -       12.0 MiB in 12  at least 3s  13.0 MiB  -                      shm_pool.camera/front 0/256
-//! 4781 camera  13.0 MiB  -       -               -            13.0 MiB  shm_pool.camera/front  -
+//! PROCESS      OWNS      LEASES  BORROWS         FOR   MAPS
+//! 4782 logger  -         -       12.0 MiB in 12  ≥ 3s  13.0 MiB
+//! 4781 camera  13.0 MiB  -       -               -     13.0 MiB
+//!
+//! CHANNEL                END       WAITING  PROCESS
+//! shm_pool.camera/front  sender    -        4781 camera
+//! shm_pool.camera/front  receiver  0/256    4782 logger
 //! ```
 //!
 //! * `0/256`: it has received everything, so it does not lag behind.
-//! * `at least 3s`: it held the same messages for as long as the command looked. Messages that only
+//! * `≥ 3s`: it held the same messages for as long as the command looked. Messages that only
 //!   pass through show no such time. A longer `--for` tells slow from stuck.
 //! * `shm-pool show` counts what it `MISSED` since. [`recv`](crate::channel::Subscriber::recv)
 //!   returns [`RecvError::TooManyBorrowed`](crate::channel::RecvError::TooManyBorrowed) in the logger.
@@ -111,7 +121,7 @@
 //! $ shm-pool sweep
 //! would remove 3 objects, 60.5 MiB:
 //!   shm_pool.57e193ddd81719ef: 3 objects, 60.5 MiB
-//! nothing was changed; --yes does it
+//! nothing was changed; `shm-pool sweep --yes` removes them
 //! $ shm-pool sweep --yes
 //! removed 3 objects, 60.5 MiB
 //!   prefix shm_pool: 3 objects, 60.5 MiB

@@ -2,7 +2,7 @@
 //!
 //! # A checklist
 //!
-//! * All programs see the same /dev/shm, or the same other tmpfs: [containers](#containers).
+//! * All programs see the same /dev/shm, or share another tmpfs: [containers](#containers).
 //! * That tmpfs is larger than the sum of all [`max_bytes`](crate::ProviderBuilder::max_bytes), and
 //!   so is the memory limit of the publisher's container.
 //! * All programs run as one user, or [admit each other](#several-users).
@@ -25,12 +25,13 @@
 //! A volume on a tmpfs at another path serves too:
 //! [`Namespace::in_directory`](crate::Namespace::in_directory).
 //!
-//! * **Size:** Docker gives /dev/shm 64 MiB by default. A full one is an error at allocation, never a
-//!   signal.
+//! * **Size:** Docker gives /dev/shm 64 MiB by default. If it is full, an allocation fails; there is
+//!   never a signal.
 //! * **Memory limit:** The kernel counts a page of a tmpfs against the cgroup that first uses it. A
 //!   provider reserves its payload itself, so its container is charged for all of it, whichever program
 //!   reads it. Above the limit, the kernel kills a process of that container, and no call returns an
-//!   error. Set the limit to the `max_bytes` of its providers and what the programs take themselves.
+//!   error. Set the limit to the sum of the `max_bytes` of its providers and of what the programs use
+//!   themselves.
 //! * **PID namespaces** may differ. Locks on files show which processes are alive, not their ids.
 //! * **User namespaces:** Both programs must be the same user in the eyes of the kernel. A user without
 //!   an id in the namespace is shown there as 65534. Such a user's objects are refused with `WrongUid`,
@@ -52,13 +53,13 @@
 //! LimitMEMLOCK=256M
 //! ```
 //!
-//! with a system user, such as `useradd --system camera` creates.
+//! by a system user, as `useradd --system camera` creates.
 //!
 //! * **`RemoveIPC=` of `logind.conf`** is `yes` by default. When the last session of a user ends, logind
 //!   removes all files of that user in /dev/shm, even under a living program. Run programs that outlive
 //!   a session as a system user, set `RemoveIPC=no`, or keep the user with `loginctl enable-linger`.
 //! * **`RemoveIPC=` of a unit** does the same when the last unit of that user stops. `DynamicUser=`
-//!   implies it, and makes each service another user.
+//!   implies it, and runs each service as a different user.
 //! * **Removed under a living program:** connected receivers get all messages at first. The next build
 //!   of the prefix, or a sweep, also removes the segments that the publisher has made since, so later
 //!   messages are lost. New receivers do not find the channel. `shm-pool ls` lists such objects with their
@@ -73,7 +74,7 @@
 //! * **Signals:** the threads of this crate block them, so yours get them. See
 //!   [`threads`](crate::threads).
 //!
-//! | limit | too low is | for |
+//! | limit | if it is too low | for |
 //! |---|---|---|
 //! | `LimitNOFILE=` | an error that names `ulimit -n` | a descriptor for each segment (at most 16), and some for each channel |
 //! | `LimitFSIZE=` | an error that names it, and no `SIGXFSZ` | the longest object: a segment has at most `max_bytes` |
@@ -150,7 +151,7 @@
 //!
 //! # Kernels and file systems
 //!
-//! 64-bit Linux, x86-64 or aarch64. Only the first of these is indispensable:
+//! 64-bit Linux, x86-64 or aarch64. Only the first row of this table is indispensable:
 //!
 //! | since Linux | for | before |
 //! |---|---|---|
@@ -182,7 +183,7 @@
 //! | the rest | `getrandom`, `geteuid`, `getpid`, `prlimit64`, `faccessat` |
 //!
 //! The C library makes an older call instead of some of these, such as `open`, `stat` and `poll`. Its
-//! allocator and the standard library need theirs besides.
+//! allocator and Rust's standard library make further calls.
 //!
 //! A filter should answer with an error, not kill the process (`SystemCallErrorNumber=EPERM` in a unit).
 //! Then:

@@ -1,4 +1,4 @@
-//! Embedded and real-time publishers: every step that costs memory or time precedes the first
+//! Embedded and real-time publishers: everything that costs memory or time comes before the first
 //! message.
 //!
 //! # The steps
@@ -17,7 +17,7 @@
 //! 5. **Warm the receivers** with [`Subscriber::warm`](crate::channel::Subscriber::warm), after the
 //!    publisher has reserved.
 //! 6. **Run the loop a few times,** which touches code, stack and channel, and then lock all of this
-//!    with `mlockall`. Last, give the thread a fixed priority with `SCHED_FIFO`.
+//!    with `mlockall`. Finally, give the thread a fixed priority with `SCHED_FIFO`.
 //!
 //! Steps 2 and 6 need a privilege. Without it, the programs below print what is missing and go on.
 //!
@@ -183,6 +183,7 @@
 //! check(shm_pool_provider_reserve(provider, LEN, buffers, &reservation));
 //! check(shm_pool_publisher_create(provider, name, &publisher_options, 0, &publisher));
 //!
+//! /* 5. The subscriber calls shm_pool_receiver_warm() when it is connected. */
 //! /* 6. After the first samples. */
 //! mlockall(MCL_CURRENT | MCL_ONFAULT);
 //! pthread_setschedparam(pthread_self(), SCHED_FIFO, &(struct sched_param){.sched_priority = 50});
@@ -204,14 +205,14 @@
 //!   later, and the delay does not show.
 //! * Look at the worst of many samples, on the real machine under its real load.
 //! * Compare [`Provider::counters`](crate::Provider::counters) before and after: `misses` and
-//!   `bytes_held` must not change. So must not the page faults of the thread, which
+//!   `bytes_held` must not change. Nor may the page faults of the thread, which
 //!   `getrusage(RUSAGE_THREAD)` counts: see `examples/embedded.rs`.
 //! * A side that waits sleeps after 20 microseconds at most, and waking it takes some more. A thread
 //!   that has a CPU of its own may [spin](crate::channel#spinning) for as long as it waits.
 //!
 //! # What the warm path costs
 //!
-//! As long as messages fit the reservation, sending takes no page fault or lock and needs no heap. The
+//! As long as messages fit the reservation, sending causes no page fault, takes no lock and does not use the heap. The
 //! only system call is the one that wakes a side that sleeps.
 //!
 //! [`Sent`](crate::channel::Sent), which each send returns, and
@@ -228,7 +229,7 @@
 //! # While receivers join and leave
 //!
 //! A send connects the receivers that have joined since the last one, and drops what it shares with
-//! those that have left, at some 20 system calls each. With
+//! those that have left, which takes some 20 system calls for each. With
 //! [`joins_in_send(false)`](crate::channel::PublisherBuilder::joins_in_send), only
 //! [`serve_joins`](crate::channel::Publisher::serve_joins) does, one receiver at a time.
 //!

@@ -202,9 +202,11 @@
 //!
 //! # What remains
 //!
-//! A program that returns from `main` removes its objects from /dev/shm. The objects of a killed one
-//! are removed by the last subscriber that reads its messages, or by the next provider that starts.
-//! If all programs were killed, they stay until then. The command `shm-pool` shows them:
+//! A program that returns from `main` removes its objects from /dev/shm. Ctrl-C and `kill` end these
+//! two programs before that, as `kill -9` does. The objects of a killed one are removed by the last
+//! subscriber that reads its messages, or by the next provider that starts. If all programs were
+//! killed, they stay until then. The command `shm-pool` shows them. It needs Rust 1.88, and takes some
+//! minutes to compile:
 //!
 //! ```console
 //! $ cargo install --path ../shm-pool/cli

@@ -12,8 +12,9 @@
 //!
 //! # A complete middleware
 //!
-//! It sends each message's place through a pipe, and counts readers in the first bytes of the
-//! message itself. The program starts itself again as the reader.
+//! Besides this crate it needs the crate `memmap2`. It sends the place of each message through a
+//! pipe, and counts readers in the first bytes of the message itself. The program starts itself again
+//! as the reader.
 //!
 //! ```
 //! use memmap2::MmapRaw;

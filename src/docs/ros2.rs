@@ -161,6 +161,7 @@
 //! It is the example `ros2_image` of `shm-pool-zenoh`:
 //!
 //! ```console
+//! $ export ZENOH_CONFIG_OVERRIDE='transport/shared_memory/enabled=true' # of the router and the nodes
 //! $ ros2 run rmw_zenoh_cpp rmw_zenohd &
 //! $ cargo run --release -p shm-pool-zenoh --example ros2_image &
 //! $ RMW_IMPLEMENTATION=rmw_zenoh_cpp ros2 topic hz /camera/image_raw
