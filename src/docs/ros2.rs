@@ -50,7 +50,7 @@
 //! This program is a driver that captures each frame into shared memory, which saves the first of the
 //! two copies, and the heap. It needs the crates `shm-pool-zenoh` and `zenoh`.
 //!
-//! ```ignore
+//! ```text
 //! //! A camera that ROS 2 nodes of `rmw_zenoh_cpp` receive, without ROS in this program.
 //! //!
 //! //! It publishes `sensor_msgs/msg/Image` on the topic `/camera/image_raw` of domain 0. Each frame is
