@@ -238,9 +238,10 @@ const ALONE: [(usize, &str); 5] = [
 ];
 
 const NOTE_ONE_AT_A_TIME: &str = "\
-One at a time, all bytes or one byte written. Messages are written: the rows with one byte have no goal. They show
-what the memory itself costs a program that writes it: talc returns another place of its 64 MiB for each message, so
-the bytes are in no cache when they are written, and ours have been there before.
+One at a time, all bytes or one byte written. Messages are written: the rows with one byte have no
+goal. They show what the memory itself costs a program that writes it: talc returns another place of
+its 64 MiB for each message, so the bytes are in no cache when they are written, and ours have been
+there before.
 ";
 
 /// Measures one message at a time, and prints how ours compare with zenoh's default.

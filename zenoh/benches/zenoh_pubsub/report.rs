@@ -173,8 +173,8 @@ impl Column {
 pub(crate) fn print(options: &Options, columns: &[Column]) {
     let file_len = columns.iter().find_map(|column| column.figure(0, "file"));
     println!(
-        "{} ({}), again and again, in {}, by zenoh over TCP on this machine to {} subscribers; at most {} of shared memory, {} messages \
-         ahead, {} files for each process.",
+        "{} ({}), again and again, in {}, by zenoh over TCP on this machine to {} subscribers; \
+         at most {} of shared memory, {} messages ahead, {} files for each process.",
         options.file.display(),
         file_len.map_or("-".to_owned(), bytes),
         options.describe_sizes(),
@@ -187,7 +187,10 @@ pub(crate) fn print(options: &Options, columns: &[Column]) {
         println!("Each figure is the median of {} rounds.", options.rounds);
     }
     if columns.iter().all(|column| column.refused.is_none()) {
-        println!("Every message came in shared memory, in order and unchanged; no object is left in /dev/shm.");
+        println!(
+            "Every message arrived in shared memory, in order and unchanged; \
+             no object is left in /dev/shm."
+        );
     }
     println!();
     let name = options.name();
@@ -310,8 +313,8 @@ fn compared(load: Load) -> Vec<Figure> {
     const MORE: Goal = Goal::AtLeast(1.0);
     const NONE: Goal = Goal::None;
     match load {
-        // What includes the first messages includes taking memory from the system. zenoh's provider takes it
-        // when it is created.
+        // What includes the first messages includes taking memory from the system. zenoh's
+        // provider takes it when it is created.
         Load::Saturated => vec![
             Figure::new(LESS, "publisher's CPU per message", SENDS, "cpu", micros),
             Figure::new(LESS, "…, after a tenth", SENDS, "steady cpu", micros),
@@ -321,7 +324,8 @@ fn compared(load: Load) -> Vec<Figure> {
             Figure::new(LESS, "allocation, p99.9", SENDS, "p999", micros),
             Figure::new(LESS, "…, after a tenth", SENDS, "steady p999", micros),
         ],
-        // The allocations' p99 is where memory is taken from the system at first need. `first` is about that.
+        // The allocations' p99 is where memory is taken from the system at first need. `first` is
+        // about that.
         Load::Paced => vec![
             Figure::new(LESS, "put to callback, p50", RECEIVES, "p50", micros),
             Figure::new(LESS, "…, p99", RECEIVES, "p99", micros),
