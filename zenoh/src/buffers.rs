@@ -401,17 +401,17 @@ impl Inner {
             }
         };
 
+        let buffer = UniqueBuffer::new(buffer, len, key);
         let mut buffers = self.classes[class].lock();
         buffers.note_created();
         let count = buffers.count();
+        let is_uncached = buffers.is_uncached(buffer.capacity());
         self.occupied[class].store(true, Ordering::Relaxed);
         drop(buffers);
         if count > MANY {
             self.idle_thread.start(&self.classes);
         }
-        let buffer = UniqueBuffer::new(buffer, len, key);
-        let is_cached = buffer.capacity() == self.sizes[class].size;
-        if is_cached {
+        if !is_uncached {
             self.squeeze.note_cached();
         } else if self.is_long(class) && self.backend.allocator.is_crowded() {
             self.squeeze.note_uncached();
@@ -464,9 +464,11 @@ impl Inner {
     /// one while the pool is [squeezed](Squeeze).
     #[inline]
     pub(crate) fn keep_sent(&self, buffer: SharedBuffer, class: usize) {
-        let is_squeezed = self.squeeze.is_squeezed() && self.backend.allocator.is_crowded();
+        let is_in_the_way = self.squeeze.is_squeezed()
+            && self.is_long(class)
+            && self.backend.allocator.is_crowded();
         let mut buffers = self.classes[class].lock();
-        if is_squeezed && self.is_long(class) {
+        if is_in_the_way {
             buffers.release_sent(buffer);
         } else {
             buffers.push_sent(buffer);

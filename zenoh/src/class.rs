@@ -95,7 +95,7 @@ impl Class {
         (self.size / 1024).clamp(2, 9)
     }
 
-    fn is_uncached(&self, capacity: usize) -> bool {
+    pub(crate) fn is_uncached(&self, capacity: usize) -> bool {
         capacity < self.size
     }
 
@@ -382,7 +382,7 @@ impl Class {
     #[inline]
     pub(crate) fn push_sent(&mut self, buffer: SharedBuffer) {
         if self.is_uncached(buffer.capacity()) {
-            return self.note_released(1);
+            return self.release_sent(buffer);
         }
         if self.sent.len() == self.sent.capacity() {
             self.compact();
