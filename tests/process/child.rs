@@ -240,7 +240,8 @@ pub(crate) fn answer_without_calls(link: &Link, more: &[c_long], work: impl FnOn
     let socket = link.as_raw_fd();
     let good = Message::Done.to_frame();
     let bad = Message::Trim.to_frame();
-    sys::forbid_all_calls_but(&[&sys::STRICT, more].concat()).unwrap();
+    let filter = sys::Filter::allowing(&[&sys::STRICT, more].concat());
+    filter.enter().unwrap();
     let is_good = work();
     sys::write(socket, if is_good { &good } else { &bad });
     sys::exit_thread();

@@ -27,73 +27,88 @@ pub(crate) const STRICT: [c_long; 4] = [
     libc::SYS_rt_sigreturn,
 ];
 
-/// From now on, any system call of this thread other than those in `allowed` kills the process with
-/// SIGSYS.
-///
-/// This is a filter, not SECCOMP_MODE_STRICT. Strict mode cannot be entered where a filter is
-/// already in force, as in most containers, and it kills only the thread, which the other threads
-/// would have to detect.
-pub(crate) fn forbid_all_calls_but(allowed: &[c_long]) -> io::Result<()> {
-    let load_number = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0);
-    let compare = allowed.iter().enumerate().map(|(at, &number)| {
-        // If equal, jump to the last instruction, which allows the call.
-        (
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            allowed.len() - at,
-            0,
-            number as u32,
-        )
-    });
-    let answers = [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW];
-    let answers = answers.map(|answer| (libc::BPF_RET | libc::BPF_K, 0, 0, answer));
-    enter_filter([load_number].into_iter().chain(compare).chain(answers))
-}
-
 /// From now on, the kernel answers this system call of this thread, and of those that it starts,
 /// with an error.
 pub(crate) fn forbid_call(number: c_long, errno: c_int) -> io::Result<()> {
-    enter_filter([
-        (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        // Unless equal, skip the next instruction.
-        (
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            0,
-            1,
-            number as u32,
-        ),
-        (
-            libc::BPF_RET | libc::BPF_K,
-            0,
-            0,
-            libc::SECCOMP_RET_ERRNO | errno as u32,
-        ),
-        (libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ])
+    Filter::refusing(number, errno).enter()
 }
 
-/// Installs a filter of instructions: a code, the distances of its two jumps, and a number each.
-fn enter_filter(instructions: impl IntoIterator<Item = (u32, usize, u8, u32)>) -> io::Result<()> {
-    let instruction = |(code, jt, jf, k)| libc::sock_filter {
-        code: code as u16,
-        jt: jt as u8,
-        jf,
-        k,
-    };
-    let mut filter: Vec<_> = instructions.into_iter().map(instruction).collect();
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: this option takes only numbers.
-    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
-    // SAFETY: the program points to `len` well-formed instructions; the kernel copies them.
-    check(unsafe {
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            libc::SECCOMP_MODE_FILTER as c_ulong,
-            &program,
-        )
-    })
+/// What the kernel does with the system calls of a thread that has entered the filter, and of the
+/// threads that it starts from then on.
+pub(crate) struct Filter(Vec<libc::sock_filter>);
+
+impl Filter {
+    /// Any system call other than those in `allowed` kills the process with SIGSYS.
+    ///
+    /// This is a filter, not SECCOMP_MODE_STRICT. Strict mode cannot be entered where a filter is
+    /// already in force, as in most containers, and it kills only the thread, which the other threads
+    /// would have to detect.
+    pub(crate) fn allowing(allowed: &[c_long]) -> Self {
+        let load_number = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0);
+        let compare = allowed.iter().enumerate().map(|(at, &number)| {
+            // If equal, jump to the last instruction, which allows the call.
+            (
+                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                allowed.len() - at,
+                0,
+                number as u32,
+            )
+        });
+        let answers = [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW];
+        let answers = answers.map(|answer| (libc::BPF_RET | libc::BPF_K, 0, 0, answer));
+        Self::new([load_number].into_iter().chain(compare).chain(answers))
+    }
+
+    /// This call is answered with an error.
+    fn refusing(number: c_long, errno: c_int) -> Self {
+        Self::new([
+            (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            // Unless equal, skip the next instruction.
+            (
+                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                0,
+                1,
+                number as u32,
+            ),
+            (
+                libc::BPF_RET | libc::BPF_K,
+                0,
+                0,
+                libc::SECCOMP_RET_ERRNO | errno as u32,
+            ),
+            (libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ])
+    }
+
+    /// An instruction is a code, the distances of its two jumps, and a number.
+    fn new(instructions: impl IntoIterator<Item = (u32, usize, u8, u32)>) -> Self {
+        let instruction = |(code, jt, jf, k)| libc::sock_filter {
+            code: code as u16,
+            jt: jt as u8,
+            jf,
+            k,
+        };
+        Self(instructions.into_iter().map(instruction).collect())
+    }
+
+    /// Freeing the filter is a call to the allocator, which may wait for another thread: a thread
+    /// that may not call the system keeps it.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        let program = libc::sock_fprog {
+            len: self.0.len() as u16,
+            filter: self.0.as_ptr().cast_mut(),
+        };
+        // SAFETY: this option takes only numbers.
+        check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+        // SAFETY: the program points to `len` well-formed instructions; the kernel copies them.
+        check(unsafe {
+            libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER as c_ulong,
+                &program,
+            )
+        })
+    }
 }
 
 pub(crate) fn write(descriptor: RawFd, bytes: &[u8]) {
