@@ -2,7 +2,7 @@
 
 use crate::child::{Child, Link};
 use crate::support::{
-    alloc, backend, builder, exhaust_provider, Collecting, CAP, LARGE, MINUTE, SMALL,
+    alloc, backend, builder, exhaust_provider, kept, Collecting, CAP, LARGE, MINUTE, SMALL,
 };
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{raise, Signal};
@@ -203,7 +203,7 @@ fn class_with_a_reservation_shrinks_to_it() {
     for _ in 0..20_000 {
         drop(ZBytes::from(pool.alloc(SMALL).unwrap()));
     }
-    let kept = pool.stats().idle + pool.stats().sent;
+    let kept = kept(&pool);
     assert!(
         (4..=6).contains(&kept),
         "{kept} buffers, and 4 are reserved"

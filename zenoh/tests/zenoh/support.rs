@@ -42,6 +42,13 @@ pub(crate) fn created_except_invalidated(stats: &BufferStats) -> u64 {
     stats.created - stats.released_in_use
 }
 
+/// Returns how many buffers the pool has kept. One snapshot counts them: between two, a buffer may move
+/// from one count to the other.
+pub(crate) fn kept(pool: &BufferPool) -> usize {
+    let stats = pool.stats();
+    stats.idle + stats.sent
+}
+
 pub(crate) fn layout(size: usize, align: usize) -> MemoryLayout {
     let alignment = AllocAlignment::new(align.trailing_zeros() as u8).unwrap();
     MemoryLayout::new(size, alignment).unwrap()
