@@ -105,9 +105,9 @@ pub(crate) fn destroy<T>(object: Option<Box<T>>) {
 /// removes from /dev/shm what providers of other processes that have ended have left, if this process
 /// is the last to read it.
 ///
-/// For a program that keeps objects in static variables: without it, its objects are left as by a kill,
-/// until a reader of theirs ends, or the next provider of the prefix is created. The program calls it
-/// at the end of `main`, or registers it by `atexit(shm_pool_finalize)`. The library registers nothing: a
+/// For a program that keeps objects in static variables. Without it, its objects are left as by a kill,
+/// until one of their readers ends, or the next provider is created in the namespace. The program calls
+/// it at the end of `main`, or registers it by `atexit(shm_pool_finalize)`. The library registers nothing: a
 /// library that is unloaded by `dlclose` must not be called afterwards, and other threads may still use
 /// it when `exit` is called.
 ///

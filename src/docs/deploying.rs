@@ -53,17 +53,18 @@
 //! LimitMEMLOCK=256M
 //! ```
 //!
-//! by a system user, as `useradd --system camera` creates.
+//! `camera` is a system user, as `useradd --system camera` creates one.
 //!
 //! * **`RemoveIPC=` of `logind.conf`** is `yes` by default. When the last session of a user ends, logind
 //!   removes all files of that user in /dev/shm, even under a living program. Run programs that outlive
 //!   a session as a system user, set `RemoveIPC=no`, or keep the user with `loginctl enable-linger`.
 //! * **`RemoveIPC=` of a unit** does the same when the last unit of that user stops. `DynamicUser=`
 //!   implies it, and runs each service as a different user.
-//! * **Removed under a living program:** connected receivers get all messages at first. The next build
-//!   of the prefix, or a sweep, also removes the segments that the publisher has made since, so later
-//!   messages are lost. New receivers do not find the channel. `shm-pool ls` lists such objects with their
-//!   processes, and so does [`Report::removed`](crate::inspect::Report::removed). Restart the publisher.
+//! * **Removed under a living program:** connected receivers get all messages at first. The next
+//!   [`build`](crate::ProviderBuilder::build) in the namespace, or a sweep, also removes the segments
+//!   that the publisher has made since, so later messages are lost. New receivers do not find the
+//!   channel. `shm-pool ls` lists such objects with their processes, and so does
+//!   [`Report::removed`](crate::inspect::Report::removed). Restart the publisher.
 //! * **`systemd-tmpfiles`** removes old files only from directories that a rule names with an age.
 //!   systemd's own rules name /tmp and /var/tmp, not /dev/shm. Messages change no time stamp, but each
 //!   object of a living program carries a shared `flock`, and systemd 254 and later leave locked files
@@ -201,8 +202,8 @@
 //! |---|---|
 //! | subscriber | receives from the segments that it has mapped. A message in a later one is an error of `recv`, [`Attach`](crate::channel::RecvError::Attach), and the next message arrives |
 //! | subscriber | finds no next publisher: it waits, or gets [`RecvError::Open`](crate::channel::RecvError::Open) if access is denied |
-//! | publisher | serves the subscribers that it has, and connects no more |
-//! | publisher | does not remove its objects: the last receiver does, or the next build of the prefix |
+//! | publisher | serves the subscribers that it has, and connects no new ones |
+//! | publisher | does not remove its objects: the last receiver does, or the next `build` in the namespace |
 //!
 //! So put all memory into one segment, connect, map the segment, and then restrict the process:
 //!
@@ -285,8 +286,8 @@
 //!   with `EINVAL` from then on, so enter a user namespace before. Python 3.12 and later warn when such
 //!   a process forks.
 //! * **`exit` drops no `static`.** A provider in one leaves its segments and control object, as a killed
-//!   process does. No message is lost. The last reader removes them, or the next build of the prefix, or
-//!   `shm-pool sweep --yes`. A program that must leave nothing drops its provider before, and calls
+//!   process does. No message is lost. The last reader removes them, or the next `build` in the
+//!   namespace, or `shm-pool sweep --yes`. A program that must leave nothing drops its provider before, and calls
 //!   [`finish_reading`](crate::finish_reading).
 //! * **A crash loop does not fill /dev/shm:** each build first removes what its predecessors left, unless
 //!   it is still read.

@@ -8,12 +8,12 @@
 //!    under way at a time: being written, queued and read.
 //! 2. **Lock the pool** into RAM with [`lock_memory`](crate::ProviderBuilder::lock_memory).
 //! 3. **Reserve.** [`reserve`](crate::Provider::reserve) makes the chunks with everything that
-//!    their messages need. [`Reservation::keep`](crate::Reservation::keep) holds them for the
-//!    provider's life.
+//!    their messages need. [`Reservation::keep`](crate::Reservation::keep) keeps them until
+//!    the provider is dropped.
 //! 4. **Limit the receivers.** Set
 //!    [`allow_blocking(false)`](crate::channel::PublisherBuilder::allow_blocking), so that no receiver
-//!    can make a send wait. [What a stopped receiver
-//!    costs](crate::channel#slow-and-stopped-receivers) is limited.
+//!    can make a send wait. The pool is sized for [what a stopped receiver
+//!    holds](crate::channel#slow-and-stopped-receivers).
 //! 5. **Warm the receivers** with [`Subscriber::warm`](crate::channel::Subscriber::warm), after the
 //!    publisher has reserved.
 //! 6. **Run the loop a few times,** which touches code, stack and channel, and then lock all of this

@@ -11,9 +11,9 @@
 //!
 //! # Nodes
 //!
-//! A node's `publish` writes the message, as CDR, to memory of `rmw_zenoh_cpp`'s choice. That choice is
-//! not open: since zenoh 1.7 it is the provider of the node's zenoh session, which zenoh makes from its
-//! configuration. A node cannot publish from a pool of `shm-pool-zenoh`. It can receive from one.
+//! A node's `publish` writes the message, as CDR, to memory that `rmw_zenoh_cpp` chooses: since zenoh 1.7
+//! that of the provider of the node's zenoh session, which zenoh makes from its configuration. So a node
+//! cannot publish from a pool of `shm-pool-zenoh`. It can receive from one.
 //!
 //! Shared memory is off by default there. Switch it on in all nodes and in the router, and set the size
 //! of each publishing process's memory:
@@ -106,7 +106,7 @@
 //!     Ok(())
 //! }
 //!
-//! /// Stands for the driver of a camera that writes to memory of the caller's.
+//! /// Stands for a camera's driver, which writes to the caller's memory.
 //! fn capture(pixels: &mut [u8], number: i64) {
 //!     pixels.fill(number as u8);
 //! }

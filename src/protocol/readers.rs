@@ -57,8 +57,8 @@ pub(crate) fn remove(reader: *const ()) {
 /// A receiver, or a client's connection, removes an ended owner's objects from /dev/shm when it is
 /// dropped along with all its messages or views. A program that exits while it holds some of them,
 /// for example in a `static`, leaves those objects until the next
-/// [`build`](crate::ProviderBuilder::build) of the prefix or [`sweep`](crate::Namespace::sweep). It
-/// calls this instead, at the end of `main`.
+/// [`build`](crate::ProviderBuilder::build) in the namespace, or the next
+/// [`sweep`](crate::Namespace::sweep). It calls this instead, at the end of `main`.
 ///
 /// Messages and views that the process holds stay valid. A message that was not received yet, or a
 /// grant that was not taken up, may be lost. Nothing changes for readers of owners that are alive.

@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Stands for the driver of a camera that writes to memory of the caller's.
+/// Stands for a camera's driver, which writes to the caller's memory.
 fn capture(pixels: &mut [u8], number: i64) {
     pixels.fill(number as u8);
 }
