@@ -723,7 +723,7 @@ fn remove_if(
 struct Readers {
     /// Through channels of this process's user.
     own: Found,
-    /// Through channels of any user.
+    /// Through channels of any user, for owners that admit others.
     all: Found,
 }
 
@@ -741,15 +741,18 @@ impl Readers {
         let mut readers = Self::default();
         for _ in 0..2 {
             for channel in channels(names)? {
-                readers.own.note(&channel, uid)?;
-                let its_uid = match fs::symlink_metadata(channel.as_path()) {
-                    Ok(metadata) => metadata.uid(),
-                    Err(_) => uid,
-                };
-                if its_uid == uid {
+                // Without it, the name is gone.
+                let Ok(metadata) = fs::symlink_metadata(channel.as_path()) else {
                     continue;
-                }
-                readers.all.note(&channel, its_uid)?;
+                };
+                let its_uid = metadata.uid();
+                // An owner that admits only its own user has no reader in another user's channel.
+                let found = if its_uid == uid {
+                    &mut readers.own
+                } else {
+                    &mut readers.all
+                };
+                found.note(&channel, its_uid)?;
             }
         }
         readers.all.owners.extend(&readers.own.owners);

@@ -366,6 +366,22 @@ fn sweep_as(names: &Names, user: u32) {
         .finish();
 }
 
+/// A channel that the user may not open does not keep what its own killed publisher left.
+#[test]
+fn sweep_beside_another_users_channel() {
+    let names = Names::new("user-sweep");
+    let provider = names.provider().build().unwrap();
+    let _denied = Sender::create(&provider, "denied").unwrap();
+    let own = shm::objects(names.prefix());
+    let Some(stranger) = start("stranger-publishes", &[names.prefix()]) else {
+        return;
+    };
+    stranger.kill();
+    assert_ne!(shm::objects(names.prefix()), own);
+    sweep_as(&names, STRANGER);
+    assert_eq!(shm::objects(names.prefix()), own);
+}
+
 role!("stranger-leases", leasing_role);
 
 /// The role of a user that holds a lease on a file under a channel's name.
