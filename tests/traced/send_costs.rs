@@ -43,8 +43,9 @@ fn role(link: &Link, arguments: &[&str]) {
     sys::limit_descriptors(1024);
     let provider = builder(prefix).build().unwrap();
     let client = shm::client(prefix);
+    let max_subscribers = if operation == "replace" { count } else { 64 };
     let mut publisher = Publisher::builder()
-        .max_subscribers(64)
+        .max_subscribers(max_subscribers)
         .capacity(2)
         .max_borrowed(4)
         .create(&provider, CHANNEL)
@@ -103,6 +104,14 @@ fn role(link: &Link, arguments: &[&str]) {
             marked(|| send_copy(&mut publisher));
         }
         "join" => {
+            let late = open();
+            marked(|| send_copy(&mut publisher));
+            drop(late);
+        }
+        "replace" => {
+            // All places are taken until it leaves.
+            held.pop();
+            receivers.pop();
             let late = open();
             marked(|| send_copy(&mut publisher));
             drop(late);
@@ -203,6 +212,20 @@ fn receiver_joins() {
     let few = calls("join", 2);
     assert!(few > 0, "it was connected");
     let many = calls("join", 40);
+    assert!(
+        many <= few + FOR_THE_HEAP,
+        "{many} system calls, and {few} with 2"
+    );
+}
+
+/// The publisher looks for those that have left before it asks the system about each.
+#[test]
+fn receiver_is_replaced() {
+    if !is_possible() {
+        return;
+    }
+    let few = calls("replace", 2);
+    let many = calls("replace", 40);
     assert!(
         many <= few + FOR_THE_HEAP,
         "{many} system calls, and {few} with 2"

@@ -848,7 +848,12 @@ impl PublishingEnd {
     }
 
     fn disconnect_if(&mut self, is_disconnected: impl Fn(&Recipient) -> bool) {
-        while let Some(at) = self.fan_out.recipients.iter().position(&is_disconnected) {
+        let mut at = 0;
+        while let Some(recipient) = self.fan_out.recipients.get(at) {
+            if !is_disconnected(recipient) {
+                at += 1;
+                continue;
+            }
             let recipient = self.fan_out.recipients.remove(at);
             self.fan_out.wake.renew(); // F4 of `fan_out`
             recipient.connection.close();
@@ -899,14 +904,21 @@ impl PublishingEnd {
         id == self.seen[at] || self.recipients().iter().any(|recipient| recipient.id == id)
     }
 
+    fn is_full(&self) -> bool {
+        self.recipients().len() == self.rules.max_subscribers
+    }
+
     /// Connects a receiver, or notes that it cannot be, now or ever.
     fn admit_one(&mut self, registration: Registration, id: u64) -> Admission {
         let at = registration.at();
         // All earlier receivers of that registration, whose lock the new one holds, have left.
-        if self.recipients().len() == self.rules.max_subscribers {
+        if self.is_full() {
+            self.drop_disconnected();
+        }
+        if self.is_full() {
             self.disconnect_unlocked();
         }
-        if self.recipients().len() == self.rules.max_subscribers {
+        if self.is_full() {
             // A receiver has written its own ids to other registrations.
             return Admission::Postponed(self.postpone(at, id));
         }
