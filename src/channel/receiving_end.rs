@@ -14,7 +14,7 @@ use super::receiver::{Message, OpenChannel, Options};
 use super::watch::Attempts;
 use crate::error::OsError;
 use crate::os::fork::ForkGuard;
-use crate::os::futex::Deadline;
+use crate::os::futex::{barrier, Deadline};
 use crate::os::wake_fd::EndFd;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
@@ -87,6 +87,9 @@ pub struct ReceivingEnd {
 
 impl ReceivingEnd {
     pub(super) fn new(options: Options, name: &str) -> Result<Self, ChannelError> {
+        // Before there is a channel: the kernel takes no time for this while the process has one
+        // thread, and then about 10 ms.
+        barrier::enlist();
         let attempts = Attempts::new(layout::name(&options.names, name)?);
         Ok(Self {
             open: None,

@@ -75,6 +75,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
+use crate::os::fork::PerProcess;
 use crate::os::futex::Deadline;
 use crate::os::helper_thread::start_thread;
 use crate::os::locks::{LockFile, LOCK};
@@ -303,15 +304,15 @@ fn owner_after(
 /// One of the threads of this process that may wait for a teardown. Released on drop.
 struct Waiting;
 
-/// Relaxed: only a count.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// Of this process: a forked child has none of these threads. Relaxed: only a count.
+static WAITING: PerProcess<AtomicUsize> = PerProcess::new();
 
 impl Waiting {
     /// Returns `None` if as many threads wait as may.
     fn start() -> Option<Self> {
         // Counts while it exists, so an early return takes it from the count.
         let this = Self;
-        let others = WAITING.fetch_add(1, Ordering::Relaxed);
+        let others = WAITING.get().fetch_add(1, Ordering::Relaxed);
         if others >= MAX_WAITING {
             return None;
         }
@@ -321,7 +322,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
+        WAITING.get().fetch_sub(1, Ordering::Relaxed);
     }
 }
 

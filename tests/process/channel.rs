@@ -9,7 +9,8 @@ use crate::sys;
 use crate::threads::beside;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
-    wait_any, ChannelError, Receiver, RecvError, SendErrorKind, SendOptions, Sender, MAX_INLINE,
+    wait_any, ChannelError, Receiver, RecvError, SendErrorKind, SendOptions, Sender, Subscriber,
+    MAX_INLINE,
 };
 use shm_pool::{Client, Namespace, Provider, Tuning};
 use std::fs::{self, File, OpenOptions};
@@ -852,4 +853,25 @@ fn range(line: &str) -> Range<u64> {
         .expect("two addresses");
     let address = |text| u64::from_str_radix(text, 16).unwrap();
     address(start)..address(end)
+}
+
+/// While the process has one thread, it takes the kernel no time; later, the first message would
+/// wait for it.
+#[test]
+fn waiting_end_is_registered_at_once() {
+    in_child(|prefix| {
+        let Some(before) = sys::membarrier_registrations() else {
+            return println!("SKIPPED: the kernel does not tell registrations");
+        };
+        let is_registered =
+            |found: i64| found & i64::from(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) != 0;
+        assert!(!is_registered(before));
+        let namespace = Namespace::new(prefix).unwrap();
+        let subscriber = Subscriber::builder()
+            .namespace(&namespace)
+            .open(CHANNEL)
+            .unwrap();
+        assert!(is_registered(sys::membarrier_registrations().unwrap()));
+        drop(subscriber);
+    });
 }

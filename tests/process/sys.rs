@@ -130,6 +130,14 @@ pub(crate) fn this_thread() -> libc::pid_t {
     unsafe { libc::gettid() }
 }
 
+/// Returns how this process is registered for `membarrier`, where the kernel tells (Linux 6.3).
+pub(crate) fn membarrier_registrations() -> Option<c_long> {
+    const GET_REGISTRATIONS: c_int = 1 << 9;
+    // SAFETY: this command takes only numbers.
+    let registrations = unsafe { libc::syscall(libc::SYS_membarrier, GET_REGISTRATIONS, 0, 0) };
+    (registrations >= 0).then_some(registrations)
+}
+
 /// From now on, a signal that [`send_signal`] sends calls `handler`, which is async-signal-safe.
 pub(crate) fn handle_signals(handler: extern "C" fn(c_int)) {
     // SAFETY: the handler may run at any time, by this function's contract.
