@@ -352,7 +352,7 @@ texts! { recv_errors: RecvError
             io::Error::from_raw_os_error(libc::EMFILE)
         );
     MessageLost(PROVIDER) =>
-        "the message is lost: provider 0123456789abcdef has closed or died";
+        "the message is lost: its segment, of provider 0123456789abcdef, was removed";
     Attach(AttachError::Stale) => "the message is lost";
     Damaged { reason: "its check is wrong" } => "a damaged message is lost: its check is wrong";
     WrongType { name: "Scan", len: 7 } =>

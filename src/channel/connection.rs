@@ -264,8 +264,8 @@ impl Connection {
         }
     }
 
-    /// Reserves the next slot and, for a buffer of `bytes` (else 0), the right to lend one; blocks
-    /// as `patience` allows.
+    /// Reserves the next slot and, for a buffer of `bytes` (else 0), the right to lend one.
+    /// Spins for `budget` before it sleeps.
     pub(super) fn reserve(
         &mut self,
         bytes: usize,
@@ -448,7 +448,7 @@ impl Connection {
         self.has_room = self.has_room();
     }
 
-    /// Step 5 of a send for this receiver. Returns `true` if a message was withdrawn.
+    /// Step 4 of a send for this receiver. Returns `true` if a message was withdrawn.
     #[inline]
     pub(super) fn make_room_ahead(&mut self) -> bool {
         self.note_room();

@@ -176,7 +176,7 @@ impl Doorbell {
         self.0.wake(); // W5
     }
 
-    /// Closes the doorbell to ringers, unless it has, or had, one.
+    /// Closes the doorbell to notifiers, unless it has, or had, one.
     pub(super) fn close(&self) {
         self.change(is_free, |word| word | NOTIFIED_OR_LEFT);
     }

@@ -636,8 +636,9 @@ pub enum RecvError {
         /// The operating system's error code, in the publisher's process.
         errno: i32,
     },
-    /// The buffer no longer exists: its provider was dropped, or was killed and swept. The next
-    /// message may be good.
+    /// The buffer no longer exists: its segment was removed, not by this library, before this
+    /// receiver had mapped it (see [`deploying`](crate::docs::deploying#systemd)). The next message may
+    /// be good.
     MessageLost(ProviderId),
     /// The buffer's segment does not belong to the sender. The next message may be good.
     Attach(#[source] AttachError),
@@ -754,7 +755,7 @@ impl Explain for RecvError {
             Self::MessageLost(provider) => {
                 write!(
                     f,
-                    "the message is lost: provider {provider} has closed or died"
+                    "the message is lost: its segment, of provider {provider}, was removed"
                 )
             }
             Self::Attach(_) => write!(f, "the message is lost"),

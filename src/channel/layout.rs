@@ -300,7 +300,7 @@ const _: () = assert!(size_of::<Header>() == 384 && size_of::<Header>() <= TYPE_
 pub(super) struct RendezvousHeader {
     what: Line<What>,
     arrivals: Line<Futex>,
-    max_subscribers: [RegistrationWords; MAX_SUBSCRIBERS],
+    registrations: [RegistrationWords; MAX_SUBSCRIBERS],
 }
 
 #[repr(C)]
@@ -325,7 +325,7 @@ impl RendezvousHeader {
         Self {
             what,
             arrivals,
-            max_subscribers: std::array::from_fn(registration),
+            registrations: std::array::from_fn(registration),
         }
     }
 
@@ -348,14 +348,14 @@ impl RendezvousHeader {
     /// The connection last announced at a registration (P2); 0 if none was.
     pub(super) fn connection(&self, at: usize) -> u64 {
         // Acquire: partner of the Release in R3.
-        self.max_subscribers[at].connection.load(Ordering::Acquire)
+        self.registrations[at].connection.load(Ordering::Acquire)
     }
 
     /// Announces a connection (R3, R4). Returns `false` if the publisher has closed the channel
     /// (R5).
     pub(super) fn announce(&self, at: usize, connection: u64) -> bool {
-        self.max_subscribers[at].refused.store(0, Ordering::Relaxed);
-        self.max_subscribers[at]
+        self.registrations[at].refused.store(0, Ordering::Relaxed);
+        self.registrations[at]
             .connection
             .store(connection, Ordering::Release); // R3
         self.arrivals.0.fetch_add(1, Ordering::SeqCst); // R4, partner of P1
@@ -394,7 +394,7 @@ impl RendezvousHeader {
     /// has read the previous reason.
     pub(super) fn refuse(&self, at: usize, errno: i32) -> bool {
         // Relaxed, here and in the two methods below: it says nothing about other memory.
-        self.max_subscribers[at]
+        self.registrations[at]
             .refused
             .swap(errno as u32, Ordering::Relaxed)
             == 0
@@ -402,14 +402,14 @@ impl RendezvousHeader {
 
     #[inline]
     pub(super) fn refusal(&self, at: usize) -> Option<i32> {
-        match self.max_subscribers[at].refused.load(Ordering::Relaxed) {
+        match self.registrations[at].refused.load(Ordering::Relaxed) {
             0 => None,
             errno => Some(errno as i32),
         }
     }
 
     pub(super) fn forget_refusal(&self, at: usize) {
-        self.max_subscribers[at].refused.store(0, Ordering::Relaxed);
+        self.registrations[at].refused.store(0, Ordering::Relaxed);
     }
 }
 
@@ -457,8 +457,7 @@ fn returns_offset(slots: usize) -> usize {
 }
 
 /// Twice as many as borrowed buffers, so that a return that is missing does not stop the channel
-/// (see
-/// `max_borrowed`).
+/// (see `borrowed`).
 pub(super) fn return_words(max_borrowed: usize) -> usize {
     2 * max_borrowed
 }

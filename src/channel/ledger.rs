@@ -1,8 +1,7 @@
 //! The ledger: the accounts of all receivers of a channel, under one lock.
 //!
-//! Each receiver of a buffer has its own handle and number, in its own account (see
-//! `max_borrowed`). The pool asks the ledger for returned buffers; the sender has the other side of
-//! each account (see
+//! Each receiver of a buffer has its own handle and number, in its own account (see `borrowed`). The
+//! pool asks the ledger for returned buffers; the sender has the other side of each account (see
 //! `account_holder`).
 //!
 //! # When returns are collected

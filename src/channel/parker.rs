@@ -49,7 +49,7 @@
 //! and then the helper may be the one that is woken. So a helper that finds an end dropped wakes
 //! the doorbell's other waiters, which it has left by then.
 //!
-//! Once a second the helper wakes all waiting tasks to check their ringers' locks. It writes to no
+//! Once a second the helper wakes all waiting tasks to check their notifiers' locks. It writes to no
 //! doorbell. A forked child starts its own.
 
 #![forbid(unsafe_code)]

@@ -287,7 +287,7 @@ impl Recipient {
         self.connection.note_missed(&self.missed);
     }
 
-    /// Step 5. Returns `true` if a message was withdrawn since the last call.
+    /// Step 4. Returns `true` if a message was withdrawn since the last call.
     #[inline]
     pub(super) fn make_room_ahead(&mut self) -> bool {
         if self.connection.make_room_ahead() {

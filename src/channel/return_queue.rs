@@ -66,7 +66,7 @@ impl ReturnQueue {
             let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
             ring::give_back(self.shared.returns(), ticket, number);
             // For a sender that waits for a return. Partner: the heavy barrier in
-            // `connection::Need::is_met`.
+            // `connection::see_returns`.
             barrier::light();
             self.shared.to_sender().notify_after_fence();
             if let Some(memory) = &self.memory {

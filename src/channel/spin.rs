@@ -74,7 +74,7 @@ impl LastNotify {
     /// Notes a ring by this thread.
     pub(super) fn note(&self) {
         let cpu = cpu_word();
-        // Relaxed: hints. Two ringers may mix theirs.
+        // Relaxed: hints. Two notifiers may mix theirs.
         self.cpu.store(cpu, Ordering::Relaxed);
         self.nanos.store(monotonic_nanos(), Ordering::Relaxed);
     }

@@ -254,7 +254,7 @@ fn spin(
     }
 }
 
-/// Sleeps until one is ready or interrupted. The steps I are those of `interrupt`.
+/// Sleeps until one is ready or interrupted. The steps J are those of `interrupt`.
 fn wait(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Result<Found, RecvError> {
     let mut words = 0;
     for source in sources.iter() {
@@ -318,7 +318,7 @@ fn sleep(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Found {
         }
         words.sleep(until); // S4, J4
 
-        // Before S1 clears the bits that the ringers have set.
+        // Before S1 clears the bits that the notifiers have set.
         if let Some(found) = find(sources) {
             break found;
         }

@@ -9,19 +9,19 @@
 //!
 //! | step | owner | step | thread that frees memory: [`MemoryDoorbell::notify`] |
 //! |---|---|---|---|
-//! | M1 | [`MemoryDoorbell::listen`]: set `listens` | F1 | release the memory |
+//! | M1 | [`MemoryDoorbell::listen`]: set `listens` | Y1 | release the memory |
 //! | M2 | a heavy barrier (see `futex::barrier`) | | (the barrier's light side: nothing) |
-//! | M3 | read the count | F2 | if `listens` is set: |
-//! | M4 | check for memory; if found, stop | F3 | add 1 to the count |
-//! | M5 | sleep, if the count is unchanged | F4 | wake |
+//! | M3 | read the count | Y2 | if `listens` is set: |
+//! | M4 | check for memory; if found, stop | Y3 | add 1 to the count |
+//! | M5 | sleep, if the count is unchanged | Y4 | wake |
 //!
-//! By the barrier, either M4 sees F1, or F2 sees M1. In the second case, if F3 precedes M3, then so
-//! does F1 (Release and Acquire of the count), and M4 sees it. If F3 follows M3, M5 returns at once
-//! or F4 wakes it.
+//! By the barrier, either M4 sees Y1, or Y2 sees M1. In the second case, if Y3 precedes M3, then so
+//! does Y1 (Release and Acquire of the count), and M4 sees it. If Y3 follows M3, M5 returns at once
+//! or Y4 wakes it.
 //!
 //! # Events without a doorbell
 //!
-//! A peer dies; a process is killed between F1 and F4; another program frees space in the file
+//! A peer dies; a process is killed between Y1 and Y4; another program frees space in the file
 //! system; another process of the same user writes garbage here; a region lapses. So the owner
 //! rechecks after [`RECHECK_AFTER`] at the latest. Everything else rings, and nothing else is polled.
 //!

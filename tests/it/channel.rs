@@ -223,7 +223,6 @@ fn files_of_others() {
     assert!(fs::metadata(ours).is_err());
 }
 
-/// A buffer sent through several channels counts once in the statistics.
 /// The number of buffers saturates with any options.
 #[test]
 fn number_of_buffers() {
@@ -236,6 +235,7 @@ fn number_of_buffers() {
     }
 }
 
+/// It counts once in the statistics.
 #[test]
 fn buffer_in_several_channels() {
     let provider = Provider::builder().build().unwrap();

@@ -472,7 +472,7 @@ pub(crate) trait Lends: Send + Sync {
     /// Drops the chunks that were returned. Returns how many there were.
     fn collect(&self) -> usize;
 
-    /// Drops the chunks of a dead return queue. Returns how many there were.
+    /// Drops the chunks that dead receivers had borrowed. Returns how many there were.
     fn reclaim(&self) -> usize;
 
     /// Calls `tell` with each chunk borrowed.

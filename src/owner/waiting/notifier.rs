@@ -13,41 +13,41 @@
 //!
 //! | step | waiter | step | thread that releases memory: [`Notifier::notify`] |
 //! |---|---|---|---|
-//! | M1 | join: store the shortest length | F1 | release the memory |
+//! | M1 | join: store the shortest length | Y1 | release the memory |
 //! | M2 | a heavy barrier; [`Shortfall::reset`] | | (the barrier's light side: nothing) |
-//! | M3 | [`Notifier::begin_round`]: read the count | F2 | load the shortest length; without a waiter, stop |
-//! | M4 | clear `is_pending` | F3 | a fence |
-//! | M5 | a fence | F4 | if `is_pending`, or too few bytes are available, stop |
-//! | M6 | try; if served, stop; [`Shortfall::reset`] | F5 | set `is_pending` |
-//! | M7 | sleep, if the count is unchanged | F6 | ring: increment the count, wake |
+//! | M3 | [`Notifier::begin_round`]: read the count | Y2 | load the shortest length; without a waiter, stop |
+//! | M4 | clear `is_pending` | Y3 | a fence |
+//! | M5 | a fence | Y4 | if `is_pending`, or too few bytes are available, stop |
+//! | M6 | try; if served, stop; [`Shortfall::reset`] | Y5 | set `is_pending` |
+//! | M7 | sleep, if the count is unchanged | Y6 | ring: increment the count, wake |
 //!
-//! - **Join against release:** by the barrier, either M6 sees F1, or F2 sees M1. The stored length
+//! - **Join against release:** by the barrier, either M6 sees Y1, or Y2 sees M1. The stored length
 //!   is never more than that of any waiter, so a stale one only causes a ring in vain.
-//! - **Pending ring:** if F4 finds one set before M4, then by the two fences M6 sees F1. If it was
+//! - **Pending ring:** if Y4 finds one set before M4, then by the two fences M6 sees Y1. If it was
 //!   set after M4, the count rises after M3, and M7 does not sleep.
-//! - **Two releases that serve a waiter only together:** by F3, at least one of the two threads
-//!   finds both in F4.
-//! - **Crash:** threads of a process die together. A thread that is preempted between F5 and F6
+//! - **Two releases that serve a waiter only together:** by Y3, at least one of the two threads
+//!   finds both in Y4.
+//! - **Crash:** threads of a process die together. A thread that is preempted between Y5 and Y6
 //!   delays the ring; the waiter looks again without one.
 //!
 //! # No check is missed
 //!
-//! Between F1 and F2, a release adds its bytes to the shortfall's count, and skips the rest if that
+//! Between Y1 and Y2, a release adds its bytes to the shortfall's count, and skips the rest if that
 //! is below the threshold.
 //!
 //! | step | thread that checks | step | thread that releases, or changes something else |
 //! |---|---|---|---|
-//! | C1 | [`Shortfall::check`]: read both counts | G1 | release the memory, or change something else |
-//! | C2 | F2 to F6, which finds how much is missing | G2 | add to a count |
-//! | C3 | store the threshold | G3 | a fence |
-//! | C4 | a fence | G4 | a release loads the threshold; [`Shortfall::reset`] stores the count of bytes as the threshold |
-//! | C5 | if the threshold is reached or the count of resets has changed, begin again | | |
+//! | K1 | [`Shortfall::check`]: read both counts | G1 | release the memory, or change something else |
+//! | K2 | Y2 to Y6, which finds how much is missing | G2 | add to a count |
+//! | K3 | store the threshold | G3 | a fence |
+//! | K4 | a fence | G4 | a release loads the threshold; [`Shortfall::reset`] stores the count of bytes as the threshold |
+//! | K5 | if the threshold is reached or the count of resets has changed, begin again | | |
 //!
-//! - What C1 counts, C2 sees, as C1 acquires what G2 has released.
-//! - What C1 does not count is compared with the new threshold: by the two fences, either C5 sees
-//!   G2, or G4 comes after C3.
+//! - What K1 counts, K2 sees, as K1 acquires what G2 has released.
+//! - What K1 does not count is compared with the new threshold: by the two fences, either K5 sees
+//!   G2, or G4 comes after K3.
 //! - A *reset* is due after whatever makes more bytes available than are counted as released: a
-//!   shorter request joins, or a search puts back chunks that C2 has missed.
+//!   shorter request joins, or a search puts back chunks that K2 has missed.
 
 #![cfg_attr(not(loom), forbid(unsafe_code))]
 
