@@ -348,7 +348,13 @@ fn publisher_for_others() {
         sweep_as(&names, STRANGER);
         assert_eq!(receiving.request(&Message::Go), Message::Done);
         receiving.shut_down();
+        let left = shm::objects(names.prefix());
+        assert!(
+            left.iter().any(|object| object.ends_with(".ctl")),
+            "the last reader is another user's, and cannot remove them: {left:?}"
+        );
         sweep_as(&names, STRANGER);
+        assert!(shm::objects(names.prefix()).is_empty());
     }
 }
 
