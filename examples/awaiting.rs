@@ -34,10 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             for number in 0..FRAMES {
                 let mut frame = provider.request(LEN).wait_async().await.expect("memory");
                 frame.fill(number);
-                frames_out
-                    .send_async(frame.freeze())
-                    .await
-                    .expect("a receiver");
+                frames_out.send_async(frame).await.expect("a receiver");
                 if number % 10 == 0 {
                     commands_out
                         .send_copy_async(b"keep this one")

@@ -52,9 +52,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut publish = |messages| -> Result<(), Box<dyn Error>> {
         let start = Instant::now();
         for number in 1..=messages {
-            let mut buffer = provider.alloc(LEN)?;
+            let mut buffer = sender.alloc(LEN)?;
             buffer.fill(7);
-            sender.send(buffer.freeze())?;
+            sender.send(buffer)?;
             // The time of the next message, rather than a pause after this one, so the rate does
             // not drift.
             let next = start + PERIOD * number;

@@ -30,9 +30,9 @@ fn produce(name: &str) -> Result<(), Box<dyn Error>> {
     let provider = Provider::builder().build()?;
     let mut sender = Sender::create(&provider, name)?;
     for number in 0..MESSAGES {
-        let mut buffer = provider.alloc(LEN)?;
+        let mut buffer = sender.alloc(LEN)?;
         buffer.fill(number as u8);
-        sender.send(buffer.freeze())?;
+        sender.send(buffer)?;
     }
     // A channel that no receiver has opened would be discarded with its sender.
     sender.wait_for_receiver(TIMEOUT)?;

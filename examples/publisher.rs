@@ -10,11 +10,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut publisher = Publisher::create(&provider, "time")?;
     loop {
         let time = SystemTime::now().duration_since(UNIX_EPOCH)?;
-        let mut buffer = provider.alloc(1 << 20)?; // a megabyte, which is not copied
+        let mut buffer = publisher.alloc(1 << 20)?; // a megabyte, which is not copied
         buffer.fill(0);
         buffer[..8].copy_from_slice(&time.as_secs().to_le_bytes());
 
-        let sent = publisher.send(buffer.freeze())?;
+        let sent = publisher.send(buffer)?;
         println!("sent to {} subscribers", sent.receivers);
         std::thread::sleep(Duration::from_secs(1));
     }

@@ -55,9 +55,9 @@ fn request(service: &str) -> Result<(), Box<dyn Error>> {
         Receiver::builder().open_timeout(&format!("{service}/response"), TIMEOUT)?;
 
     for number in 0..REQUESTS {
-        let mut request = provider.alloc(LEN)?;
+        let mut request = requests.alloc(LEN)?;
         request.fill(number as u8);
-        requests.send(request.freeze())?;
+        requests.send(request)?;
 
         // A server that is killed ends this wait, too, with `Disconnected`.
         let response = responses.recv_timeout(TIMEOUT)?;

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::channel::{MessageType, OnFull, OnStall};
+use crate::channel::{MessageType, OnEnd, OnFull, OnStall};
 use crate::protocol::ids::{PeerId, ProviderId, ReceiverId};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -30,5 +30,13 @@ macro_rules! parsed {
     )+ };
 }
 
-written!(ProviderId, PeerId, ReceiverId, OnFull, OnStall, MessageType);
-parsed!(ProviderId, PeerId, ReceiverId, OnFull, OnStall);
+written!(
+    ProviderId,
+    PeerId,
+    ReceiverId,
+    OnEnd,
+    OnFull,
+    OnStall,
+    MessageType
+);
+parsed!(ProviderId, PeerId, ReceiverId, OnEnd, OnFull, OnStall);

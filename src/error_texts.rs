@@ -6,7 +6,7 @@
 //! methods stand in the advice alone, which other languages replace (see `wording`).
 
 use crate::channel::{
-    ChannelError, MessageType, OnFull, OnStall, RecvError, SendError, SendErrorKind,
+    ChannelError, MessageType, OnEnd, OnFull, OnStall, RecvError, SendError, SendErrorKind,
 };
 use crate::error::{BuildError, OsError};
 use crate::os::process::Process;
@@ -449,4 +449,5 @@ fn parse_errors() {
         "expected block, drop_newest or drop_oldest",
     );
     check(&error::<OnStall>(), "expected skip or disconnect");
+    check(&error::<OnEnd>(), "expected wait or return");
 }

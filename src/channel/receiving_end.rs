@@ -16,12 +16,13 @@ use crate::error::OsError;
 use crate::os::fork::ForkGuard;
 use crate::os::futex::{barrier, Deadline};
 use crate::os::wake_fd::EndFd;
-use crate::protocol::ids::ProviderId;
+use crate::protocol::ids::{ParseError, ProviderId};
 use std::fmt;
 use std::future::{poll_fn, Future};
 use std::mem;
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{ready, Context, Poll, Waker};
 
@@ -35,6 +36,31 @@ pub enum OnEnd {
     Wait,
     /// It returns [`RecvError::Disconnected`]. The default of a [`Receiver`](super::Receiver).
     Return,
+}
+
+/// `wait` or `return`.
+impl fmt::Display for OnEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Wait => "wait",
+            Self::Return => "return",
+        })
+    }
+}
+
+/// The inverse of `Display`.
+impl FromStr for OnEnd {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text {
+            "wait" => Ok(Self::Wait),
+            "return" => Ok(Self::Return),
+            _ => Err(ParseError {
+                expected: "wait or return",
+            }),
+        }
+    }
 }
 
 /// What [`Subscriber::recv_event`](super::Subscriber::recv_event) and

@@ -33,6 +33,12 @@ pub struct SubscriberBuilder<T: ?Sized = [u8]> {
     of: Of<T>,
 }
 
+impl Default for SubscriberBuilder {
+    fn default() -> Self {
+        Subscriber::builder()
+    }
+}
+
 receiving_end_builder!(
     SubscriberBuilder,
     Subscriber,

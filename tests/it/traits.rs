@@ -5,8 +5,8 @@ use crate::fixtures::{pair, provider};
 use crate::served::Served;
 use shm_pool::backend::Backend;
 use shm_pool::channel::{
-    Message, MessageType, OnFull, OnStall, Publisher, Receiver, ReceiverId, RecvError, Sender,
-    Subscriber,
+    Message, MessageType, OnEnd, OnFull, OnStall, Publisher, Receiver, ReceiverId, RecvError,
+    Sender, Subscriber,
 };
 use shm_pool::inspect::State;
 use shm_pool::{
@@ -636,6 +636,10 @@ fn rules_as_text() {
         "expected block, drop_newest or drop_oldest"
     );
     assert!("".parse::<OnStall>().is_err());
+    for rule in [OnEnd::Wait, OnEnd::Return] {
+        assert_eq!(rule.to_string().parse(), Ok(rule));
+    }
+    assert!("".parse::<OnEnd>().is_err());
 }
 
 /// Options and types may be constants.
@@ -679,6 +683,7 @@ fn default_builders() {
     same(Sender::builder());
     same(Receiver::builder());
     same(Publisher::builder());
+    same(Subscriber::builder());
 }
 
 /// No handle prints its private parts.

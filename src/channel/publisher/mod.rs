@@ -83,9 +83,9 @@ const HEAP: usize = 32 << 10;
 ///
 /// publisher.wait_for_receivers(2, Duration::from_secs(10))?;
 /// for number in 0..5_u8 {
-///     let mut frame = provider.alloc(1_000)?;
+///     let mut frame = publisher.alloc(1_000)?;
 ///     frame.fill(number);
-///     assert_eq!(publisher.send(frame.freeze())?.receivers, 2); // without a copy
+///     assert_eq!(publisher.send(frame)?.receivers, 2); // without a copy
 /// }
 /// assert_eq!(logger.recv()?[0], 0); // everything
 /// let newest = display.recv()?; // the last two
