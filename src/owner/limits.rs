@@ -183,8 +183,8 @@ impl Tuning {
     ///
     /// Idle throughout were, of a class's queue, the lowest number that a take has left; and
     /// between chunks, the memory that was there at the end of two windows. If that is at least a
-    /// 1024th of `max_bytes`, about every 64th allocation returns up to 1 MiB of it, at some 40 ns
-    /// per 4 KiB page. [Reserved](crate::Provider::reserve) chunks stay. A publisher that allocates
+    /// 1024th of `max_bytes`, about every 64th allocation evicts at most 64 chunks, and returns up to
+    /// 1 MiB, at some 40 ns per 4 KiB page. [Reserved](crate::Provider::reserve) chunks stay. A publisher that allocates
     /// only reserved lengths has to call [`Provider::trim`](crate::Provider::trim).
     pub const fn idle_window(mut self, allocations: u64) -> Self {
         self.idle_window = allocations;

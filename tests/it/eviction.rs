@@ -3,6 +3,8 @@
 use crate::fixtures::{builder, burst, files, idle, message, Random, NONE};
 use crate::threads::beside;
 use shm_pool::{ClassStats, Client, Provider, ShareError, ShmBytes, ShmView, Tuning};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 const MIB: usize = 1 << 20;
 
@@ -154,6 +156,39 @@ fn one_alloc_gives_back_one_mib() {
     }
     assert!(most_at_once <= MIB, "{most_at_once} bytes at once");
     assert!(held < peak, "{held} bytes of {peak} are still held");
+}
+
+/// Nor by evicting thousands of short chunks.
+#[test]
+fn one_alloc_evicts_few_chunks() {
+    const BURST: usize = 2_000;
+    const MOST: usize = 64;
+    // As many uses are counted together.
+    const USES: usize = 64;
+    let provider = builder()
+        .max_bytes(64 * MIB)
+        .max_idle_per_class(2 * BURST)
+        .tuning(Tuning::new().idle_window(64))
+        .build()
+        .unwrap();
+    burst(&provider, 48, BURST);
+    let chunks = || -> usize {
+        let classes = provider.stats().classes;
+        classes.iter().map(|class| class.chunks).sum()
+    };
+    let mut before = chunks();
+    assert!(before >= BURST);
+    let mut uses = 0;
+    while before > BURST / 2 {
+        for _ in 0..USES {
+            drop(provider.alloc(48).unwrap());
+        }
+        uses += USES;
+        let now = chunks();
+        assert!(before - now <= MOST, "{} at once", before - now);
+        before = now;
+        assert!(uses < 1000 * BURST, "{before} chunks stay");
+    }
 }
 
 /// A provider with a single record, which belongs to a message that was dropped while it was read.
@@ -496,4 +531,25 @@ fn window_out_of_range() {
         .build()
         .unwrap_err();
     assert!(error.to_string().contains("idle_window"), "{error}");
+}
+
+/// It evicts what was idle when it was called, not what others release meanwhile.
+#[test]
+fn trim_to_returns_beside_busy_threads() {
+    let provider = builder().max_bytes(64 * MIB).build().unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    drop(provider.alloc(MIB).unwrap());
+                }
+            });
+        }
+        // Each of these was made because a trim had evicted the one before.
+        while provider.counters().misses < 200 {
+            provider.trim_to(0);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }

@@ -369,7 +369,7 @@ impl Inner {
             if let Some(buffer) = taken {
                 return Ok(buffer);
             }
-            if scan == Scan::Batch && evictions == EVICTIONS {
+            if evictions == EVICTIONS {
                 return Err(refusal);
             }
             if !self.evict_others(class, scan) {

@@ -286,7 +286,6 @@ impl Pool {
     /// A class that is refused again gets a region, or another one if that takes too long.
     pub(crate) fn note_refused(&self, class: usize, len: usize) {
         self.refused.store(class + 1, Ordering::Relaxed);
-        let mut making = self.lock_making();
         let need = self.demand(class, len);
         // Whichever is dropped next serves it.
         let is_all_of_it = self.registry.lock().is_all_of(class);
@@ -294,14 +293,17 @@ impl Pool {
         if is_full_of_it || !self.arenas.note_refused(class) {
             return;
         }
+        // Before the lock, since it may visit all chunks. A survey is a hint.
+        let reserved = self.reserved_positions();
+        let mut making = self.lock_making();
         let Some(mut survey) = self.arenas.survey(need, true) else {
             return;
         };
         for (idle, count) in self.evictable_classes() {
             self.each_idle(&mut making, idle, count, |position| survey.free(&position));
         }
-        for position in self.reserved_positions() {
-            survey.pin(&position);
+        for position in &reserved {
+            survey.pin(position);
         }
         // It takes too long there.
         if let Some(before) = self.arenas.region_of(class) {
@@ -611,18 +613,27 @@ impl Pool {
         let before = self.account.held();
         self.reclaim();
         self.return_leased(&mut self.lock_making());
+        let surplus = || {
+            self.account
+                .held()
+                .saturating_sub(most)
+                .next_multiple_of(self.limits.page)
+        };
+        // Bounded: other threads may go on releasing.
+        let mut left = self.idle_bytes();
         loop {
-            let surplus = || {
-                self.account
-                    .held()
-                    .saturating_sub(most)
-                    .next_multiple_of(self.limits.page)
-            };
             self.punch(surplus());
-            if surplus() == 0 || self.evict(&mut self.lock_making(), surplus(), |_| true) == 0 {
-                return before.saturating_sub(self.account.held());
+            let wanted = surplus().min(left);
+            if wanted == 0 {
+                break;
             }
+            let evicted = self.evict(&mut self.lock_making(), wanted, |_| true);
+            if evicted == 0 {
+                break;
+            }
+            left = left.saturating_sub(evicted);
         }
+        before.saturating_sub(self.account.held())
     }
 
     pub(crate) fn evict_all(&self) {
@@ -719,18 +730,16 @@ impl Pool {
         if last.is_done() {
             self.judge(&mut making, &mut last);
         }
-        let evicted = if last.has_chunks {
-            self.evict_unneeded(&mut making)
-        } else {
-            0
-        };
+        if last.has_chunks {
+            self.evict_unneeded(&mut making, &mut last);
+        }
         // The system call is made without the lock.
         drop(making);
         self.notify_unless_trying();
-        last.has_chunks = evicted >= AT_ONCE;
-        last.bytes += evicted;
-        self.punch(last.bytes.min(AT_ONCE));
-        last.bytes = last.bytes.saturating_sub(AT_ONCE);
+        if !last.has_chunks || last.bytes >= AT_ONCE {
+            self.punch(last.bytes.min(AT_ONCE));
+            last.bytes = last.bytes.saturating_sub(AT_ONCE);
+        }
         let next = if last.is_done() {
             counted + window
         } else {
@@ -789,23 +798,29 @@ impl Pool {
         }
     }
 
-    fn evict_unneeded(&self, making: &mut Making<'_>) -> usize {
-        let mut evicted = 0;
+    /// Evicts unneeded chunks: at most [`HIDDEN_AT_ONCE`] of them, and about [`AT_ONCE`] bytes.
+    fn evict_unneeded(&self, making: &mut Making<'_>, last: &mut LastWindow) {
+        let mut chunks = 0;
+        let mut bytes = 0;
         for class in self.used_classes() {
             let unneeded = &self.classes[class].unneeded;
-            while evicted < AT_ONCE
-                && unneeded.load(Ordering::Relaxed) > 0
-                && self.evictable(class) > 0
-            {
+            while unneeded.load(Ordering::Relaxed) > 0 && self.evictable(class) > 0 {
+                if bytes >= AT_ONCE || chunks == HIDDEN_AT_ONCE {
+                    // A later use goes on.
+                    last.bytes += bytes;
+                    return;
+                }
                 // The oldest first. Other threads may have taken some.
                 let Some((chunk, _)) = self.free_lists[class].take_idle() else {
                     break;
                 };
                 unneeded.fetch_sub(1, Ordering::Relaxed);
-                evicted += self.evict_or_put_back(making, chunk);
+                bytes += self.evict_or_put_back(making, chunk);
+                chunks += 1;
             }
         }
-        evicted
+        last.bytes += bytes;
+        last.has_chunks = false;
     }
 }
 
