@@ -1453,7 +1453,8 @@ enum shm_pool_status shm_pool_receiver_last_error(const struct shm_pool_receiver
 //
 // Wait for it only after `shm_pool_receiver_recv` with a timeout of 0 has returned `EMPTY`: that
 // call, from the first call of this function on, makes the descriptor unreadable until there is
-// something to receive. At first it is readable. So an event loop is:
+// something to receive. At first it is readable, and so it is after a receive with another timeout and
+// after `shm_pool_wait_any`. So an event loop is:
 //
 // ```c
 // shm_pool_receiver_fd(receiver, &fd);

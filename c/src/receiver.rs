@@ -10,12 +10,10 @@ use crate::value::{
     value, Required, Value, SHM_POOL_FOREVER,
 };
 use shm_pool::channel::{self, ChannelEvent, OnEnd, RecvError, Source};
-use shm_pool::WakeFd;
 use std::ffi::{c_char, c_int, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::task::Poll;
 
 /// In options: a receiver returns `DISCONNECTED` when the other side has ended.
 pub const SHM_POOL_RETURN: u64 = 1;
@@ -40,8 +38,6 @@ pub const SHM_POOL_EVENT_DISCONNECTED: u64 = 3;
 pub struct Receiver {
     end: End,
     name: CString,
-    /// Made when the descriptor is first asked for.
-    ready: Option<WakeFd>,
 }
 
 enum End {
@@ -231,7 +227,6 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
             Ok(Receiver {
                 end: End::Receiver(end),
                 name: c_name(name),
-                ready: None,
             })
         })
     })
@@ -274,7 +269,6 @@ pub unsafe extern "C" fn shm_pool_subscriber_open(
             Ok(Receiver {
                 end: End::Subscriber(end),
                 name: c_name(name),
-                ready: None,
             })
         })
     })
@@ -310,14 +304,10 @@ pub extern "C" fn shm_pool_receiver_recv(
 ) -> Status {
     guard(|| {
         Message::fill(message, "message", || {
-            let Receiver { end, ready, .. } = receiver.required("receiver")?;
-            Ok(each!(end, end => match (timeout_ns, ready) {
-                (0, None) => end.try_recv()?,
-                (0, Some(ready)) => match ready.poll(|context| end.poll_recv(context)) {
-                    Poll::Ready(received) => received?,
-                    Poll::Pending => return Err(RecvError::Empty.into()),
-                },
-                (SHM_POOL_FOREVER, _) => end.recv()?,
+            let end = &mut receiver.required("receiver")?.end;
+            Ok(each!(end, end => match timeout_ns {
+                0 => end.try_recv()?,
+                SHM_POOL_FOREVER => end.recv()?,
                 _ => end.recv_timeout(timeout(timeout_ns))?,
             }))
         })
@@ -344,14 +334,10 @@ pub extern "C" fn shm_pool_receiver_recv_event(
         let out = message.required("message")?;
         let message = out.write(Message::empty());
         let out = event.required("event")?;
-        let Receiver { end, ready, .. } = receiver.required("receiver")?;
-        let received = each!(end, end => match (timeout_ns, ready) {
-            (0, None) => end.try_recv_event()?,
-            (0, Some(ready)) => match ready.poll(|context| end.poll_recv_event(context)) {
-                Poll::Ready(received) => received?,
-                Poll::Pending => return Err(RecvError::Empty.into()),
-            },
-            (SHM_POOL_FOREVER, _) => end.recv_event()?,
+        let end = &mut receiver.required("receiver")?.end;
+        let received = each!(end, end => match timeout_ns {
+            0 => end.try_recv_event()?,
+            SHM_POOL_FOREVER => end.recv_event()?,
             _ => end.recv_event_timeout(timeout(timeout_ns))?,
         });
         let mut event = Event {
@@ -494,7 +480,8 @@ pub extern "C" fn shm_pool_receiver_last_error(receiver: Option<&Receiver>) -> S
 ///
 /// Wait for it only after `shm_pool_receiver_recv` with a timeout of 0 has returned `EMPTY`: that
 /// call, from the first call of this function on, makes the descriptor unreadable until there is
-/// something to receive. At first it is readable. So an event loop is:
+/// something to receive. At first it is readable, and so it is after a receive with another timeout and
+/// after `shm_pool_wait_any`. So an event loop is:
 ///
 /// ```c
 /// shm_pool_receiver_fd(receiver, &fd);
@@ -519,12 +506,8 @@ pub extern "C" fn shm_pool_receiver_fd(
 ) -> Status {
     guard(|| {
         let fd = fd.required("fd")?.write(-1);
-        let ready = &mut receiver.required("receiver")?.ready;
-        let ready = match ready {
-            Some(ready) => ready,
-            None => ready.insert(WakeFd::new()?),
-        };
-        *fd = ready.as_raw_fd();
+        let end = &mut receiver.required("receiver")?.end;
+        *fd = each!(end, end => end.wake_fd()?.as_raw_fd());
         Ok(())
     })
 }

@@ -166,15 +166,21 @@ pub extern "C" fn shm_pool_watcher_recv(
         let out = change.required("change")?;
         let Watcher { watcher, ready } = watcher.required("watcher")?;
         let change = match (timeout_ns, ready) {
+            (0, None) => watcher.try_recv()?,
             (0, Some(ready)) => match ready.poll(|context| watcher.poll_recv(context)) {
                 Poll::Ready(change) => change?,
                 Poll::Pending => return Err(RecvError::Empty.into()),
             },
-            (SHM_POOL_FOREVER, _) => watcher.recv()?,
-            _ => match watcher.recv_timeout(timeout(timeout_ns)) {
-                Err(RecvError::TimedOut) if timeout_ns == 0 => return Err(RecvError::Empty.into()),
-                change => change?,
-            },
+            (_, ready) => {
+                if let Some(ready) = ready {
+                    // The wait replaces the waker of the last poll: the event loop must poll again.
+                    let _ = ready.poll(|_| Poll::Ready(()));
+                }
+                match timeout_ns {
+                    SHM_POOL_FOREVER => watcher.recv()?,
+                    _ => watcher.recv_timeout(timeout(timeout_ns))?,
+                }
+            }
         };
         let (info, is_created) = match &change {
             Change::Created(info) => (info, true),

@@ -588,6 +588,95 @@ static void event_loop(void) {
     close(to[0]), close(to[1]), close(from[0]), close(from[1]);
 }
 
+/* What a thread sends or creates while another polls. */
+struct later {
+    shm_pool_provider *provider;
+    shm_pool_sender *sender;
+    shm_pool_publisher *publisher;
+};
+
+static void *send_later(void *argument) {
+    struct later *later = argument;
+    usleep(20000);
+    OK(shm_pool_sender_send_copy(later->sender, "s", 1, 0));
+    OK(shm_pool_publisher_send_copy(later->publisher, "s", 1, 0, NULL));
+    return NULL;
+}
+
+static void *create_later(void *argument) {
+    struct later *later = argument;
+    usleep(20000);
+    OK(shm_pool_sender_create(later->provider, "created later", NULL, 0, &later->sender));
+    return NULL;
+}
+
+/* The loop polls, after a wait in between, without another receive. */
+static void waits_between_polls(void) {
+    shm_pool_client *client = make_client();
+    struct later later = {.provider = make_provider()};
+    shm_pool_receiver *ends[2];
+    shm_pool_message message;
+    OK(shm_pool_sender_create(later.provider, "polled sender", NULL, 0, &later.sender));
+    OK(shm_pool_publisher_create(later.provider, "polled publisher", NULL, 0, &later.publisher));
+    OK(shm_pool_receiver_open(client, "polled sender", NULL, 0, &ends[0]));
+    OK(shm_pool_subscriber_open(client, "polled publisher", NULL, 0, &ends[1]));
+    OK(shm_pool_publisher_wait_for_receivers(later.publisher, 1, 60 * SECOND));
+    int fds[2];
+    for (int at = 0; at < 2; at++) OK(shm_pool_receiver_fd(ends[at], &fds[at]));
+    enum { TIMED, EVENT, ANY, WAITS };
+    for (int wait = 0; wait < WAITS; wait++) {
+        for (int at = 0; at < 2; at++) {
+            /* It may be readable without a reason. */
+            do FAILS(shm_pool_receiver_recv(ends[at], 0, &message), EMPTY);
+            while (is_readable(fds[at], 20));
+        }
+        shm_pool_event event;
+        size_t index;
+        for (int at = 0; at < 2; at++) {
+            if (wait == TIMED) FAILS(shm_pool_receiver_recv(ends[at], SECOND / 1000, &message), TIMED_OUT);
+            if (wait == EVENT) FAILS(shm_pool_receiver_recv_event(ends[at], SECOND / 1000, &event, &message), TIMED_OUT);
+        }
+        if (wait == ANY) FAILS(shm_pool_wait_any(ends, 2, SECOND / 1000, &index), TIMED_OUT);
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, send_later, &later) == 0);
+        for (int at = 0; at < 2; at++) {
+            shm_pool_status status;
+            do {
+                CHECK(is_readable(fds[at], 10000));
+                status = shm_pool_receiver_recv(ends[at], 0, &message);
+            } while (status == SHM_POOL_STATUS_EMPTY);
+            CHECK(status == SHM_POOL_STATUS_OK);
+            shm_pool_message_drop(&message);
+        }
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    for (int at = 0; at < 2; at++) shm_pool_receiver_destroy(ends[at]);
+    shm_pool_sender_destroy(later.sender);
+    shm_pool_publisher_destroy(later.publisher);
+
+    shm_pool_watcher *watcher;
+    shm_pool_channel_change change;
+    int fd;
+    OK(shm_pool_watcher_create(client, &watcher));
+    OK(shm_pool_watcher_fd(watcher, &fd));
+    do FAILS(shm_pool_watcher_recv(watcher, 0, &change), EMPTY);
+    while (is_readable(fd, 20));
+    FAILS(shm_pool_watcher_recv(watcher, SECOND / 1000, &change), TIMED_OUT);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, create_later, &later) == 0);
+    shm_pool_status status;
+    do {
+        CHECK(is_readable(fd, 10000));
+        status = shm_pool_watcher_recv(watcher, 0, &change);
+    } while (status == SHM_POOL_STATUS_EMPTY);
+    CHECK(status == SHM_POOL_STATUS_OK && strcmp(change.channel.name, "created later") == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    shm_pool_sender_destroy(later.sender);
+    shm_pool_watcher_destroy(watcher);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(later.provider);
+}
+
 static void *interrupt(void *interrupter) {
     shm_pool_interrupter_interrupt(interrupter);
     return NULL;
@@ -1089,6 +1178,7 @@ int main(void) {
     successors();
     quotas();
     event_loop();
+    waits_between_polls();
     versions();
     message_types();
     other_versions();
