@@ -387,8 +387,8 @@ public:
     receiver(const client &of, const std::string &name, const shm_pool_receiver_options &options = {},
              nanoseconds timeout = nanoseconds::zero())
         : object(shm_pool_receiver_open, of.get(), name.c_str(), &options, detail::ns(timeout)) {}
-    // Returns nothing if no message arrives in time. Throws DISCONNECTED or EVICTED at the end, and
-    // TOO_MANY_BORROWED if it arrives only once other messages are dropped.
+    // Returns nothing if no message arrives in time. Throws DISCONNECTED or EVICTED at the end, MESSAGE_LOST
+    // if the next message may be good, and TOO_MANY_BORROWED if it arrives only once other messages are dropped.
     std::optional<message> recv(nanoseconds timeout = forever) {
         message next;
         if (!received(shm_pool_receiver_recv(get(), detail::ns(timeout), next.get()))) return std::nullopt;
@@ -438,7 +438,8 @@ public:
         : receiver(shm_pool_subscriber_open, of, name.c_str(), &options, detail::ns(timeout)) {}
 };
 
-// Returns the place of a receiver that has a message, or whose sender has ended; nothing if none has in time.
+// Returns the place of a receiver that has a message or an error to report, or whose sender or publisher has
+// ended, unless it waits for the next one; nothing if there is none in time.
 inline std::optional<std::size_t> wait_any(const std::vector<receiver *> &receivers, nanoseconds timeout = forever) {
     std::vector<shm_pool_receiver *> pointers;
     for (const receiver *each : receivers) pointers.push_back(each == nullptr ? nullptr : each->get());

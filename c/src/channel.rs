@@ -441,8 +441,8 @@ pub unsafe extern "C" fn shm_pool_sender_create(
     })
 }
 
-/// Closes a channel. Its receiver gets what was sent, and then `DISCONNECTED`; see also
-/// `shm_pool_sender_wait_until_received`.
+/// Closes a channel. Its receiver gets what was sent. Then it returns `DISCONNECTED`, or waits for the
+/// next sender if it has `SHM_POOL_WAIT`. See also `shm_pool_sender_wait_until_received`.
 ///
 /// `sender`: consumed. NULL is allowed.
 #[no_mangle]
@@ -727,8 +727,8 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
     })
 }
 
-/// Closes a channel. Its receivers get what was sent, and then `DISCONNECTED`; see also
-/// `shm_pool_publisher_wait_until_received`.
+/// Closes a channel. Its receivers get what was sent. Then they wait for the next publisher, or return
+/// `DISCONNECTED` if they have `SHM_POOL_RETURN`. See also `shm_pool_publisher_wait_until_received`.
 ///
 /// `publisher`: consumed. NULL is allowed.
 #[no_mangle]

@@ -288,14 +288,13 @@ pub extern "C" fn shm_pool_receiver_destroy(receiver: Option<Box<Receiver>>) {
 /// `timeout_ns`: how long to wait, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
 /// `message`: overwritten. The caller owns it, and drops it. Empty after an error.
 ///
-/// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; `DISCONNECTED` if the sender has
-/// closed or died, and everything it sent has been received; `EVICTED` if the publisher has
-/// disconnected this receiver; `TOO_MANY_BORROWED`, once for each message that was skipped, or
-/// waits, because this receiver holds as many buffers, or bytes, as it may: drop some; `OS` if a
-/// resource has run out: the message stays queued; `CLOSED` and `DAMAGED`: this message is lost,
-/// the next one may be good; `NOT_CONNECTED`;
-/// with `SHM_POOL_WAIT`, the errors of opening a successor's channel; `NO_HELPER`; `FORKED`;
-/// `INVALID_ARGUMENT`.
+/// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; with `SHM_POOL_RETURN`, `DISCONNECTED`
+/// if the sender or publisher has closed or died, and everything it sent has been received; `EVICTED` if
+/// the publisher has disconnected this receiver; `TOO_MANY_BORROWED`, once for each message that was
+/// skipped, or waits, because this receiver holds as many buffers, or bytes, as it may: drop some; `OS`
+/// if a resource has run out: the message stays queued; `MESSAGE_LOST`: receive again, the next message
+/// may be good; `NOT_CONNECTED`; with `SHM_POOL_WAIT`, the errors of opening a successor's channel, such
+/// as `TYPE_MISMATCH`; `NO_HELPER`; `FORKED`; `INVALID_ARGUMENT`.
 #[no_mangle]
 pub extern "C" fn shm_pool_receiver_recv(
     receiver: Option<&mut Receiver>,
@@ -370,7 +369,7 @@ pub extern "C" fn shm_pool_receiver_name(receiver: Option<&Receiver>) -> *const 
 }
 
 /// Returns `true` if the sender or publisher is there and knows this receiver. A publisher does when it
-/// next sends, or is asked for its receivers.
+/// next sends, waits for receivers, or serves joins.
 #[no_mangle]
 pub extern "C" fn shm_pool_receiver_is_connected(receiver: Option<&Receiver>) -> bool {
     guard_value(false, || match receiver {
@@ -476,7 +475,7 @@ pub extern "C" fn shm_pool_receiver_last_error(receiver: Option<&Receiver>) -> S
 }
 
 /// Returns a descriptor for event loops (`poll`, `epoll`, `select`). It is readable when a message
-/// may have arrived, or the sender has closed or died; sometimes also without a reason.
+/// may have arrived, or the sender or publisher has closed or died; sometimes also without a reason.
 ///
 /// Wait for it only after `shm_pool_receiver_recv` with a timeout of 0 has returned `EMPTY`: that
 /// call, from the first call of this function on, makes the descriptor unreadable until there is
@@ -512,7 +511,9 @@ pub extern "C" fn shm_pool_receiver_fd(
     })
 }
 
-/// Waits until one of several receivers has a message, or its sender has closed or died.
+/// Waits until one of several receivers has a message or an error to report, or its sender or publisher
+/// has ended. With `SHM_POOL_WAIT`, the default of subscribers, an end is nothing to report: the
+/// receiver waits for the next one.
 ///
 /// `receivers`: an array of `count` different receivers.
 /// `timeout_ns`: how long to wait, in nanoseconds; `SHM_POOL_FOREVER` has no limit.

@@ -1127,6 +1127,7 @@ static void *has_no_error(void *argument) {
 static void statuses_have_names(void) {
     CHECK(strcmp(shm_pool_status_name(SHM_POOL_STATUS_NOT_FOUND), "SHM_POOL_STATUS_NOT_FOUND") == 0);
     CHECK(strcmp(shm_pool_status_name(SHM_POOL_STATUS_NOT_A_SENDER), "SHM_POOL_STATUS_NOT_A_SENDER") == 0);
+    CHECK(strcmp(shm_pool_status_name(SHM_POOL_STATUS_MESSAGE_LOST), "SHM_POOL_STATUS_MESSAGE_LOST") == 0);
     CHECK(strcmp(shm_pool_status_name(-1), "SHM_POOL_STATUS_OTHER") == 0);
 }
 
