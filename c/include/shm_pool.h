@@ -1331,7 +1331,8 @@ enum shm_pool_status shm_pool_publisher_interrupter(const struct shm_pool_publis
 
 // Opens the channel `name` of a sender.
 //
-// `client`: says where to look, and which user to trust. May be destroyed before the receiver.
+// `client`: says where to look, and which user to trust; NULL for the defaults. May be destroyed before
+// the receiver.
 // `name`: the channel's name.
 // `options`: NULL for the defaults. Not kept.
 // `timeout_ns`: how long to wait for the channel to appear, in nanoseconds: 0 does not wait,
@@ -1547,7 +1548,7 @@ void shm_pool_message_drop(struct shm_pool_message *message);
 
 // Lists the channels whose senders and publishers are alive, by name.
 //
-// `client`: says where to look, and which user to trust.
+// `client`: says where to look, and which user to trust; NULL for the defaults.
 // `channels`: an array with room for `capacity` entries, overwritten as far as there are channels. May
 // be NULL, to ask for their number.
 // `count`: set to the number of channels, which may exceed `capacity`.
@@ -1562,7 +1563,7 @@ enum shm_pool_status shm_pool_client_channels(const struct shm_pool_client *clie
 
 // Finds the process of a channel's sender or publisher. Scans /proc, which takes milliseconds.
 //
-// `client`: says where to look, and which user to trust.
+// `client`: says where to look, and which user to trust; NULL for the defaults.
 // `process`: set to its id; 0 if it is not visible: one of another user or PID namespace. Not after an
 // error.
 //
@@ -1575,7 +1576,8 @@ enum shm_pool_status shm_pool_client_channel_process(const struct shm_pool_clien
 
 // Creates a watcher of the channels that `shm_pool_client_channels` lists.
 //
-// `client`: says where to look, and which user to trust. May be destroyed before the watcher.
+// `client`: says where to look, and which user to trust; NULL for the defaults. May be destroyed before
+// the watcher.
 // `watcher`: set to the new watcher, which the caller owns and destroys with
 // `shm_pool_watcher_destroy`; NULL after an error.
 //

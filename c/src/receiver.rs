@@ -192,7 +192,8 @@ impl Message {
 
 /// Opens the channel `name` of a sender.
 ///
-/// `client`: says where to look, and which user to trust. May be destroyed before the receiver.
+/// `client`: says where to look, and which user to trust; NULL for the defaults. May be destroyed before
+/// the receiver.
 /// `name`: the channel's name.
 /// `options`: NULL for the defaults. Not kept.
 /// `timeout_ns`: how long to wait for the channel to appear, in nanoseconds: 0 does not wait,
@@ -218,8 +219,7 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
         create_listed(receiver, "receiver", || {
             // SAFETY: by this function's contract.
             let name = unsafe { text(name, "name")? }.required("name")?;
-            let builder =
-                receiver_builder(options)?.namespace(client.required("client")?.0.namespace());
+            let builder = receiver_builder(options)?.namespace(&Client::namespace(client));
             let end = match timeout_ns {
                 0 => builder.open(name)?,
                 _ => builder.open_timeout(name, timeout(timeout_ns))?,
@@ -260,8 +260,7 @@ pub unsafe extern "C" fn shm_pool_subscriber_open(
         create_listed(subscriber, "subscriber", || {
             // SAFETY: by this function's contract.
             let name = unsafe { text(name, "name")? }.required("name")?;
-            let builder =
-                subscriber_builder(options)?.namespace(client.required("client")?.0.namespace());
+            let builder = subscriber_builder(options)?.namespace(&Client::namespace(client));
             let end = match timeout_ns {
                 0 => builder.open(name)?,
                 _ => builder.open_timeout(name, timeout(timeout_ns))?,

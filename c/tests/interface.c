@@ -883,7 +883,8 @@ static void discovery(void) {
     CHECK(channels[0].provider == shm_pool_provider_id(provider));
     OK(shm_pool_client_channel_process(client, "/lidar/points", &process));
     CHECK(process == (uint64_t)getpid());
-    FAILS(shm_pool_client_channels(NULL, channels, 3, &count), INVALID_ARGUMENT);
+    OK(shm_pool_client_channels(NULL, NULL, 0, &count)); /* those of other programs */
+    FAILS(shm_pool_client_channel_process(NULL, "/lidar/points", &process), NOT_FOUND);
 
     shm_pool_channel_change change;
     FAILS(shm_pool_watcher_recv(watcher, 0, &change), EMPTY);
@@ -909,10 +910,51 @@ static void discovery(void) {
     shm_pool_interrupter_interrupt(interrupter);
     FAILS(shm_pool_watcher_recv(watcher, SHM_POOL_FOREVER, &change), INTERRUPTED);
     shm_pool_interrupter_destroy(interrupter);
-    FAILS(shm_pool_watcher_create(NULL, &watcher), INVALID_ARGUMENT);
-    CHECK(watcher == NULL);
+    FAILS(shm_pool_watcher_create(client, NULL), INVALID_ARGUMENT);
     shm_pool_watcher_destroy(NULL);
     shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+/* NULL stands for a client with the defaults. */
+static void default_namespace(void) {
+    char sent[80], published[80];
+    snprintf(sent, sizeof sent, "%s/sent", prefix);
+    snprintf(published, sizeof published, "%s/published", prefix);
+    shm_pool_provider_options options = {.max_bytes = 1 << 20};
+    shm_pool_provider *provider;
+    shm_pool_client *elsewhere = make_client();
+    shm_pool_sender *sender;
+    shm_pool_publisher *publisher;
+    shm_pool_receiver *receiver, *subscriber;
+    shm_pool_watcher *watcher;
+    shm_pool_message message;
+    uint64_t process;
+    OK(shm_pool_provider_create(&options, &provider));
+    OK(shm_pool_sender_create(provider, sent, NULL, 0, &sender));
+    OK(shm_pool_publisher_create(provider, published, NULL, 0, &publisher));
+    OK(shm_pool_receiver_open(NULL, sent, NULL, 0, &receiver));
+    OK(shm_pool_subscriber_open(NULL, published, NULL, SECOND, &subscriber));
+    OK(shm_pool_publisher_wait_for_receivers(publisher, 1, 60 * SECOND));
+    OK(shm_pool_sender_send_copy(sender, "a", 1, 0));
+    OK(shm_pool_publisher_send_copy(publisher, "b", 1, 0, NULL));
+    OK(shm_pool_receiver_recv(receiver, 0, &message));
+    shm_pool_message_drop(&message);
+    OK(shm_pool_receiver_recv(subscriber, 0, &message));
+    shm_pool_message_drop(&message);
+    OK(shm_pool_client_channel_process(NULL, sent, &process));
+    CHECK(process == (uint64_t)getpid());
+    FAILS(shm_pool_client_channel_process(elsewhere, sent, &process), NOT_FOUND);
+    OK(shm_pool_watcher_create(NULL, &watcher));
+    shm_pool_channel_change change;
+    do OK(shm_pool_watcher_recv(watcher, 60 * SECOND, &change)); /* also those of other programs */
+    while (strcmp(change.channel.name, sent) != 0);
+    shm_pool_watcher_destroy(watcher);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_receiver_destroy(subscriber);
+    shm_pool_sender_destroy(sender);
+    shm_pool_publisher_destroy(publisher);
+    shm_pool_client_destroy(elsewhere);
     shm_pool_provider_destroy(provider);
 }
 
@@ -1184,6 +1226,7 @@ int main(void) {
     message_types();
     other_versions();
     discovery();
+    default_namespace();
     events();
     getters();
     tags();
