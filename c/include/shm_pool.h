@@ -1019,7 +1019,8 @@ enum shm_pool_status shm_pool_sender_create(const struct shm_pool_provider *prov
 // Closes a channel. Its receiver gets what was sent. Then it returns `DISCONNECTED`, or waits for the
 // next sender if it has `SHM_POOL_WAIT`. See also `shm_pool_sender_wait_until_received`.
 //
-// `sender`: consumed. NULL is allowed.
+// `sender`: consumed, and its descriptor closed: remove that from the event loop before. NULL is
+// allowed.
 void shm_pool_sender_destroy(struct shm_pool_sender *sender);
 
 // Returns how many buffers of one length a sender with these options takes at most, if its receiver
@@ -1062,7 +1063,8 @@ enum shm_pool_status shm_pool_sender_alloc(const struct shm_pool_sender *sender,
 // limit.
 //
 // Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_BORROWED`
-// without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+// without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `NO_HELPER`, `FORKED`,
+// `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_sender_send(struct shm_pool_sender *sender,
                                           struct shm_pool_buf *buf,
                                           uint64_t timeout_ns);
@@ -1121,6 +1123,31 @@ enum shm_pool_status shm_pool_sender_wait_for_receiver(struct shm_pool_sender *s
 enum shm_pool_status shm_pool_sender_wait_until_received(struct shm_pool_sender *sender,
                                                          uint64_t timeout_ns);
 
+// Returns a descriptor for event loops. It is readable until a send with a timeout of 0 has returned
+// `FULL` or `TOO_MANY_BORROWED`, and again when the refused message may fit, or when the receiver has
+// closed or died; sometimes also without a reason.
+//
+// Wait for it only while a message is refused: it stays readable while nothing is sent, as a socket stays
+// writable. So an event loop is:
+//
+// ```c
+// shm_pool_sender_fd(sender, &fd);
+// while ((status = shm_pool_sender_send(sender, &buf, 0)) == SHM_POOL_STATUS_FULL
+//        || status == SHM_POOL_STATUS_TOO_MANY_BORROWED) {
+//     poll(...); // until fd is readable
+// }
+// ```
+//
+// A refused send returns `NO_HELPER` if the thread that would make the descriptor readable cannot be
+// started.
+//
+// `fd`: overwritten; -1 after an error. Owner: the sender. Neither read, write nor close it. The same
+// each time.
+//
+// Errors: `OS`, `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_sender_fd(struct shm_pool_sender *sender,
+                                        int *fd);
+
 // Creates a handle that ends this sender's waits.
 //
 // `interrupter`: set to the new interrupter, which the caller owns and destroys with
@@ -1167,7 +1194,8 @@ enum shm_pool_status shm_pool_publisher_create(const struct shm_pool_provider *p
 // Closes a channel. Its receivers get what was sent. Then they wait for the next publisher, or return
 // `DISCONNECTED` if they have `SHM_POOL_RETURN`. See also `shm_pool_publisher_wait_until_received`.
 //
-// `publisher`: consumed. NULL is allowed.
+// `publisher`: consumed, and its descriptor closed: remove that from the event loop before. NULL is
+// allowed.
 void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
 
 // Returns how many buffers of one length a publisher with these options takes at most, with these
@@ -1221,7 +1249,7 @@ bool shm_pool_publisher_has_receivers(struct shm_pool_publisher *publisher);
 // `sent`: set to what became of the message; not after an error. May be NULL.
 //
 // Errors: `FULL` and `TOO_MANY_BORROWED` without a wait, and `TIMED_OUT`, before `block_limit_ns`
-// has passed; `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+// has passed; `INTERRUPTED`, `OTHER_PROVIDER`, `NO_HELPER`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publisher,
                                              struct shm_pool_buf *buf,
                                              uint64_t timeout_ns,
@@ -1320,6 +1348,20 @@ enum shm_pool_status shm_pool_publisher_receivers(const struct shm_pool_publishe
                                                   struct shm_pool_receiver_state *states,
                                                   size_t capacity,
                                                   size_t *count);
+
+// Returns a descriptor for event loops. It is used as that of `shm_pool_sender_fd`, with
+// `shm_pool_publisher_send`: it is readable again when the receiver that had no room may have some, or
+// has closed or died.
+//
+// Only a receiver with `SHM_POOL_BLOCK` has a send refused. When `block_limit_ns` has passed for it, so
+// that a send skips it, the descriptor is readable up to a second later.
+//
+// `fd`: overwritten; -1 after an error. Owner: the publisher. Neither read, write nor close it. The same
+// each time.
+//
+// Errors: `OS`, `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_publisher_fd(struct shm_pool_publisher *publisher,
+                                           int *fd);
 
 // Creates a handle that ends this publisher's waits.
 //

@@ -329,6 +329,8 @@ public:
     bool wait_until_received(nanoseconds timeout = forever) {
         return detail::succeeded(shm_pool_sender_wait_until_received(get(), detail::ns(timeout)));
     }
+    // For event loops; wait for it after a send without a wait has returned false.
+    int fd() { return detail::result<int>(shm_pool_sender_fd, get()); }
     interrupter make_interrupter() const { return {shm_pool_sender_interrupter, get()}; }
 };
 
@@ -373,6 +375,8 @@ public:
     }
     // `id`: from receivers().
     bool disconnect(std::uint64_t id) { return shm_pool_publisher_disconnect(get(), id); }
+    // For event loops; wait for it after a send without a wait has returned false.
+    int fd() { return detail::result<int>(shm_pool_publisher_fd, get()); }
     interrupter make_interrupter() const { return {shm_pool_publisher_interrupter, get()}; }
 };
 

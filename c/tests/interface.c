@@ -677,6 +677,81 @@ static void waits_between_polls(void) {
     shm_pool_provider_destroy(later.provider);
 }
 
+enum { ROUNDS = 100 };
+
+/* Receives all messages, late. */
+static void *receive_late(void *receiver) {
+    for (int round = 0; round < ROUNDS; round++) {
+        shm_pool_message message;
+        if (round % 10 == 0) usleep(5000);
+        OK(shm_pool_receiver_recv(receiver, 60 * SECOND, &message));
+        CHECK(*shm_pool_message_data(&message) == round);
+        shm_pool_message_drop(&message);
+    }
+    return NULL;
+}
+
+/* Event loops that send to a receiver which is slower. */
+static void room_in_an_event_loop(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_sender *sender;
+    shm_pool_publisher *publisher;
+    shm_pool_receiver *receiver, *subscriber;
+    shm_pool_sender_options two = {.capacity = 2};
+    shm_pool_subscriber_options block = {.capacity = 2, .on_full = SHM_POOL_BLOCK};
+    OK(shm_pool_sender_create(provider, "room of a sender", &two, 0, &sender));
+    OK(shm_pool_publisher_create(provider, "room of a publisher", NULL, 0, &publisher));
+    OK(shm_pool_receiver_open(client, "room of a sender", NULL, 0, &receiver));
+    OK(shm_pool_subscriber_open(client, "room of a publisher", &block, 0, &subscriber));
+    OK(shm_pool_publisher_wait_for_receivers(publisher, 1, 60 * SECOND));
+    int fd, again;
+    OK(shm_pool_sender_fd(sender, &fd));
+    OK(shm_pool_sender_fd(sender, &again));
+    CHECK(fd == again && is_readable(fd, 0));
+    OK(shm_pool_publisher_fd(publisher, &again));
+    CHECK(fd != again && is_readable(again, 0));
+    fd = 0;
+    FAILS(shm_pool_sender_fd(NULL, &fd), INVALID_ARGUMENT);
+    CHECK(fd == -1);
+    FAILS(shm_pool_publisher_fd(NULL, &fd), INVALID_ARGUMENT);
+    FAILS(shm_pool_publisher_fd(publisher, NULL), INVALID_ARGUMENT);
+    for (int is_publisher = 0; is_publisher < 2; is_publisher++) {
+        if (is_publisher) OK(shm_pool_publisher_fd(publisher, &fd));
+        else OK(shm_pool_sender_fd(sender, &fd));
+        pthread_t thread;
+        bool has_waited = false;
+        for (uint8_t round = 0; round < ROUNDS; round++) {
+            shm_pool_status status;
+            for (;;) {
+                status = is_publisher ? shm_pool_publisher_send_copy(publisher, &round, 1, 0, NULL)
+                                      : shm_pool_sender_send_copy(sender, &round, 1, 0);
+                if (status != SHM_POOL_STATUS_FULL) break;
+                if (!has_waited) { /* nobody receives yet */
+                    if (is_readable(fd, 20)) continue;
+                    has_waited = true;
+                    /* A wait in between, after which the loop polls without another send. */
+                    uint8_t *byte = &round;
+                    FAILS(is_publisher ? shm_pool_publisher_send_copy(publisher, byte, 1, SECOND / 1000, NULL)
+                                       : shm_pool_sender_send_copy(sender, byte, 1, SECOND / 1000),
+                          TIMED_OUT);
+                    void *end = is_publisher ? subscriber : receiver;
+                    CHECK(pthread_create(&thread, NULL, receive_late, end) == 0);
+                }
+                CHECK(is_readable(fd, 10000));
+            }
+            OK(status);
+        }
+        CHECK(has_waited && pthread_join(thread, NULL) == 0);
+    }
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_receiver_destroy(subscriber);
+    shm_pool_sender_destroy(sender);
+    shm_pool_publisher_destroy(publisher);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
 static void *interrupt(void *interrupter) {
     shm_pool_interrupter_interrupt(interrupter);
     return NULL;
@@ -1222,6 +1297,7 @@ int main(void) {
     quotas();
     event_loop();
     waits_between_polls();
+    room_in_an_event_loop();
     versions();
     message_types();
     other_versions();

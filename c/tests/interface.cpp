@@ -140,6 +140,7 @@ static void full_channel() {
     auto kept = make_buf(provider, "kept");
     while (sender.send_copy("filler", 6, 0s)) {}
     CHECK(!sender.send(std::move(kept), 0s) && !sender.send(std::move(kept), 1ms) && has(kept, "kept"));
+    CHECK(sender.fd() >= 0 && shm_pool::publisher(provider, "never full").fd() >= 0);
     auto interrupter = sender.make_interrupter();
     interrupter.interrupt();
     throws(SHM_POOL_STATUS_INTERRUPTED, [&] { sender.send(std::move(kept)); });
