@@ -14,10 +14,8 @@ static void check(shm_pool_status status) {
 }
 
 int main(void) {
-    shm_pool_client *client;
     shm_pool_receiver *subscriber;
-    check(shm_pool_client_create(NULL, &client));
-    check(shm_pool_subscriber_open(client, "time", NULL, 0, &subscriber));
+    check(shm_pool_subscriber_open(NULL, "time", NULL, 0, &subscriber));
     for (;;) {
         shm_pool_message message;
         uint64_t seconds;

@@ -7,8 +7,7 @@
 #include <iostream>
 
 int main() try {
-    shm_pool::client client;
-    shm_pool::subscriber subscriber(client, "time");
+    shm_pool::subscriber subscriber("time");
     while (auto message = subscriber.recv()) {
         std::uint64_t seconds;
         std::memcpy(&seconds, message->data(), sizeof seconds); // read in place

@@ -142,7 +142,7 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_TOO_MANY_PEERS = 49,
     // Another process has this client's slot, because its descriptors were closed.
     SHM_POOL_STATUS_SLOT_LOST = 50,
-    // The descriptor, the message or the shared memory has no valid content.
+    // The descriptor or the shared memory has no valid content.
     SHM_POOL_STATUS_DAMAGED = 51,
     // The object under that name is not one of this library, or of another version.
     SHM_POOL_STATUS_NOT_USABLE = 52,
@@ -172,15 +172,17 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_NOT_CONNECTED = 72,
     // The thread that watches channels for descriptors could not be started.
     SHM_POOL_STATUS_NO_HELPER = 73,
-    // The publisher has disconnected this receiver. Drop it and what it has received to join
+    // The publisher has disconnected this receiver. Destroy it and drop what it has received to join
     // again.
     SHM_POOL_STATUS_EVICTED = 74,
-    // The channel, or the message, is not of the type that the receiver expects.
+    // The channel is not of the type that the receiver expects.
     SHM_POOL_STATUS_TYPE_MISMATCH = 75,
     // The channel is a publisher's: open it with `shm_pool_subscriber_open`.
     SHM_POOL_STATUS_NOT_A_SENDER = 76,
     // The other end was built with another version of the library, with another layout of shared memory.
     SHM_POOL_STATUS_OTHER_VERSION = 77,
+    // One message is lost: its buffer no longer exists, or is damaged. The next one may be good.
+    SHM_POOL_STATUS_MESSAGE_LOST = 78,
 } shm_pool_status;
 
 // Reads messages of other processes in place. Create one per process: it takes one of the 64 peer
@@ -690,8 +692,9 @@ int shm_pool_last_errno(void);
 enum shm_pool_status shm_pool_provider_create(const struct shm_pool_provider_options *options,
                                               struct shm_pool_provider **provider);
 
-// Destroys a provider. Its idle memory returns to the system. Buffers stay valid, and their memory
-// returns to the system with the last of them; peers keep what they have mapped.
+// Destroys a provider. Its idle memory returns to the system when its senders and publishers are
+// destroyed, too. Buffers stay valid: the memory of each returns to the system when its last handle or
+// reader is gone. Peers keep what they have mapped.
 //
 // `provider`: consumed. NULL is allowed.
 void shm_pool_provider_destroy(struct shm_pool_provider *provider);
@@ -1013,10 +1016,11 @@ enum shm_pool_status shm_pool_sender_create(const struct shm_pool_provider *prov
                                             uint64_t timeout_ns,
                                             struct shm_pool_sender **sender);
 
-// Closes a channel. Its receiver gets what was sent, and then `DISCONNECTED`; see also
-// `shm_pool_sender_wait_until_received`.
+// Closes a channel. Its receiver gets what was sent. Then it returns `DISCONNECTED`, or waits for the
+// next sender if it has `SHM_POOL_WAIT`. See also `shm_pool_sender_wait_until_received`.
 //
-// `sender`: consumed. NULL is allowed.
+// `sender`: consumed, and its descriptor closed: remove that from the event loop before. NULL is
+// allowed.
 void shm_pool_sender_destroy(struct shm_pool_sender *sender);
 
 // Returns how many buffers of one length a sender with these options takes at most, if its receiver
@@ -1059,7 +1063,8 @@ enum shm_pool_status shm_pool_sender_alloc(const struct shm_pool_sender *sender,
 // limit.
 //
 // Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_BORROWED`
-// without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+// without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `NO_HELPER`, `FORKED`,
+// `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_sender_send(struct shm_pool_sender *sender,
                                           struct shm_pool_buf *buf,
                                           uint64_t timeout_ns);
@@ -1118,6 +1123,31 @@ enum shm_pool_status shm_pool_sender_wait_for_receiver(struct shm_pool_sender *s
 enum shm_pool_status shm_pool_sender_wait_until_received(struct shm_pool_sender *sender,
                                                          uint64_t timeout_ns);
 
+// Returns a descriptor for event loops. It is readable until a send with a timeout of 0 has returned
+// `FULL` or `TOO_MANY_BORROWED`, and again when the refused message may fit, or when the receiver has
+// closed or died; sometimes also without a reason.
+//
+// Wait for it only while a message is refused: it stays readable while nothing is sent, as a socket stays
+// writable. So an event loop is:
+//
+// ```c
+// shm_pool_sender_fd(sender, &fd);
+// while ((status = shm_pool_sender_send(sender, &buf, 0)) == SHM_POOL_STATUS_FULL
+//        || status == SHM_POOL_STATUS_TOO_MANY_BORROWED) {
+//     poll(...); // until fd is readable
+// }
+// ```
+//
+// A refused send returns `NO_HELPER` if the thread that would make the descriptor readable cannot be
+// started.
+//
+// `fd`: overwritten; -1 after an error. Owner: the sender. Neither read, write nor close it. The same
+// each time.
+//
+// Errors: `OS`, `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_sender_fd(struct shm_pool_sender *sender,
+                                        int *fd);
+
 // Creates a handle that ends this sender's waits.
 //
 // `interrupter`: set to the new interrupter, which the caller owns and destroys with
@@ -1161,10 +1191,11 @@ enum shm_pool_status shm_pool_publisher_create(const struct shm_pool_provider *p
                                                uint64_t timeout_ns,
                                                struct shm_pool_publisher **publisher);
 
-// Closes a channel. Its receivers get what was sent, and then `DISCONNECTED`; see also
-// `shm_pool_publisher_wait_until_received`.
+// Closes a channel. Its receivers get what was sent. Then they wait for the next publisher, or return
+// `DISCONNECTED` if they have `SHM_POOL_RETURN`. See also `shm_pool_publisher_wait_until_received`.
 //
-// `publisher`: consumed. NULL is allowed.
+// `publisher`: consumed, and its descriptor closed: remove that from the event loop before. NULL is
+// allowed.
 void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
 
 // Returns how many buffers of one length a publisher with these options takes at most, with these
@@ -1218,7 +1249,7 @@ bool shm_pool_publisher_has_receivers(struct shm_pool_publisher *publisher);
 // `sent`: set to what became of the message; not after an error. May be NULL.
 //
 // Errors: `FULL` and `TOO_MANY_BORROWED` without a wait, and `TIMED_OUT`, before `block_limit_ns`
-// has passed; `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+// has passed; `INTERRUPTED`, `OTHER_PROVIDER`, `NO_HELPER`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publisher,
                                              struct shm_pool_buf *buf,
                                              uint64_t timeout_ns,
@@ -1318,6 +1349,20 @@ enum shm_pool_status shm_pool_publisher_receivers(const struct shm_pool_publishe
                                                   size_t capacity,
                                                   size_t *count);
 
+// Returns a descriptor for event loops. It is used as that of `shm_pool_sender_fd`, with
+// `shm_pool_publisher_send`: it is readable again when the receiver that had no room may have some, or
+// has closed or died.
+//
+// Only a receiver with `SHM_POOL_BLOCK` has a send refused. When `block_limit_ns` has passed for it, so
+// that a send skips it, the descriptor is readable up to a second later.
+//
+// `fd`: overwritten; -1 after an error. Owner: the publisher. Neither read, write nor close it. The same
+// each time.
+//
+// Errors: `OS`, `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_publisher_fd(struct shm_pool_publisher *publisher,
+                                           int *fd);
+
 // Creates a handle that ends this publisher's waits.
 //
 // `interrupter`: as for `shm_pool_sender_interrupter`.
@@ -1328,7 +1373,8 @@ enum shm_pool_status shm_pool_publisher_interrupter(const struct shm_pool_publis
 
 // Opens the channel `name` of a sender.
 //
-// `client`: says where to look, and which user to trust. May be destroyed before the receiver.
+// `client`: says where to look, and which user to trust; NULL for the defaults. May be destroyed before
+// the receiver.
 // `name`: the channel's name.
 // `options`: NULL for the defaults. Not kept.
 // `timeout_ns`: how long to wait for the channel to appear, in nanoseconds: 0 does not wait,
@@ -1377,14 +1423,13 @@ void shm_pool_receiver_destroy(struct shm_pool_receiver *receiver);
 // `timeout_ns`: how long to wait, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
 // `message`: overwritten. The caller owns it, and drops it. Empty after an error.
 //
-// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; `DISCONNECTED` if the sender has
-// closed or died, and everything it sent has been received; `EVICTED` if the publisher has
-// disconnected this receiver; `TOO_MANY_BORROWED`, once for each message that was skipped, or
-// waits, because this receiver holds as many buffers, or bytes, as it may: drop some; `OS` if a
-// resource has run out: the message stays queued; `CLOSED` and `DAMAGED`: this message is lost,
-// the next one may be good; `NOT_CONNECTED`;
-// with `SHM_POOL_WAIT`, the errors of opening a successor's channel; `NO_HELPER`; `FORKED`;
-// `INVALID_ARGUMENT`.
+// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; with `SHM_POOL_RETURN`, `DISCONNECTED`
+// if the sender or publisher has closed or died, and everything it sent has been received; `EVICTED` if
+// the publisher has disconnected this receiver; `TOO_MANY_BORROWED`, once for each message that was
+// skipped, or waits, because this receiver holds as many buffers, or bytes, as it may: drop some; `OS`
+// if a resource has run out: the message stays queued; `MESSAGE_LOST`: receive again, the next message
+// may be good; `NOT_CONNECTED`; with `SHM_POOL_WAIT`, the errors of opening a successor's channel, such
+// as `TYPE_MISMATCH`; `NO_HELPER`; `FORKED`; `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_receiver_recv(struct shm_pool_receiver *receiver,
                                             uint64_t timeout_ns,
                                             struct shm_pool_message *message);
@@ -1409,7 +1454,7 @@ enum shm_pool_status shm_pool_receiver_recv_event(struct shm_pool_receiver *rece
 const char *shm_pool_receiver_name(const struct shm_pool_receiver *receiver);
 
 // Returns `true` if the sender or publisher is there and knows this receiver. A publisher does when it
-// next sends, or is asked for its receivers.
+// next sends, waits for receivers, or serves joins.
 bool shm_pool_receiver_is_connected(const struct shm_pool_receiver *receiver);
 
 // Returns the id of the provider of the messages; 0 while there is no sender or publisher.
@@ -1449,11 +1494,12 @@ enum shm_pool_status shm_pool_receiver_message_type(const struct shm_pool_receiv
 enum shm_pool_status shm_pool_receiver_last_error(const struct shm_pool_receiver *receiver);
 
 // Returns a descriptor for event loops (`poll`, `epoll`, `select`). It is readable when a message
-// may have arrived, or the sender has closed or died; sometimes also without a reason.
+// may have arrived, or the sender or publisher has closed or died; sometimes also without a reason.
 //
 // Wait for it only after `shm_pool_receiver_recv` with a timeout of 0 has returned `EMPTY`: that
 // call, from the first call of this function on, makes the descriptor unreadable until there is
-// something to receive. At first it is readable. So an event loop is:
+// something to receive. At first it is readable, and so it is after a receive with another timeout and
+// after `shm_pool_wait_any`. So an event loop is:
 //
 // ```c
 // shm_pool_receiver_fd(receiver, &fd);
@@ -1474,7 +1520,9 @@ enum shm_pool_status shm_pool_receiver_last_error(const struct shm_pool_receiver
 enum shm_pool_status shm_pool_receiver_fd(struct shm_pool_receiver *receiver,
                                           int *fd);
 
-// Waits until one of several receivers has a message, or its sender has closed or died.
+// Waits until one of several receivers has a message or an error to report, or its sender or publisher
+// has ended. With `SHM_POOL_WAIT`, the default of subscribers, an end is nothing to report: the
+// receiver waits for the next one.
 //
 // `receivers`: an array of `count` different receivers.
 // `timeout_ns`: how long to wait, in nanoseconds; `SHM_POOL_FOREVER` has no limit.
@@ -1542,7 +1590,7 @@ void shm_pool_message_drop(struct shm_pool_message *message);
 
 // Lists the channels whose senders and publishers are alive, by name.
 //
-// `client`: says where to look, and which user to trust.
+// `client`: says where to look, and which user to trust; NULL for the defaults.
 // `channels`: an array with room for `capacity` entries, overwritten as far as there are channels. May
 // be NULL, to ask for their number.
 // `count`: set to the number of channels, which may exceed `capacity`.
@@ -1557,7 +1605,7 @@ enum shm_pool_status shm_pool_client_channels(const struct shm_pool_client *clie
 
 // Finds the process of a channel's sender or publisher. Scans /proc, which takes milliseconds.
 //
-// `client`: says where to look, and which user to trust.
+// `client`: says where to look, and which user to trust; NULL for the defaults.
 // `process`: set to its id; 0 if it is not visible: one of another user or PID namespace. Not after an
 // error.
 //
@@ -1570,7 +1618,8 @@ enum shm_pool_status shm_pool_client_channel_process(const struct shm_pool_clien
 
 // Creates a watcher of the channels that `shm_pool_client_channels` lists.
 //
-// `client`: says where to look, and which user to trust. May be destroyed before the watcher.
+// `client`: says where to look, and which user to trust; NULL for the defaults. May be destroyed before
+// the watcher.
 // `watcher`: set to the new watcher, which the caller owns and destroys with
 // `shm_pool_watcher_destroy`; NULL after an error.
 //

@@ -111,7 +111,17 @@ R result(F function, A... arguments) {
     return made;
 }
 
-// The same for a result that is a class of this header.
+// Returns a function of C that takes a client first, where NULL means the defaults. An empty client does not:
+// it is an error, as with every other function.
+template <class F>
+auto not_empty(F function) {
+    return [function](const shm_pool_client *of, auto... arguments) {
+        peer_id unused;
+        return of == nullptr ? shm_pool_client_connect(of, 0, &unused) : function(of, arguments...);
+    };
+}
+
+// `result`, for one that is a class of this header.
 template <class R, class F, class... A>
 R wrapped(F function, A... arguments) {
     R made;
@@ -260,12 +270,21 @@ public:
     std::size_t unmap_unused() const { return shm_pool_client_unmap_unused(get()); }
     // The channels whose senders and publishers are alive, by name.
     std::vector<shm_pool_channel_info> channels() const {
-        return detail::all<shm_pool_channel_info>(shm_pool_client_channels, get());
+        return detail::all<shm_pool_channel_info>(detail::not_empty(shm_pool_client_channels), get());
     }
     std::uint64_t process_of(const std::string &channel) const {
-        return detail::result<std::uint64_t>(shm_pool_client_channel_process, get(), channel.c_str());
+        return detail::result<std::uint64_t>(detail::not_empty(shm_pool_client_channel_process), get(),
+                                             channel.c_str());
     }
 };
+
+// client().channels() and client().process_of(channel).
+inline std::vector<shm_pool_channel_info> channels() {
+    return detail::all<shm_pool_channel_info>(shm_pool_client_channels, static_cast<const shm_pool_client *>(nullptr));
+}
+inline std::uint64_t process_of(const std::string &channel) {
+    return detail::result<std::uint64_t>(shm_pool_client_channel_process, nullptr, channel.c_str());
+}
 
 // Ends the waits of one sender, publisher, receiver or watcher, from any thread.
 class interrupter : public detail::object<shm_pool_interrupter, shm_pool_interrupter_destroy> {
@@ -310,6 +329,8 @@ public:
     bool wait_until_received(nanoseconds timeout = forever) {
         return detail::succeeded(shm_pool_sender_wait_until_received(get(), detail::ns(timeout)));
     }
+    // For event loops; wait for it after a send without a wait has returned false.
+    int fd() { return detail::result<int>(shm_pool_sender_fd, get()); }
     interrupter make_interrupter() const { return {shm_pool_sender_interrupter, get()}; }
 };
 
@@ -354,6 +375,8 @@ public:
     }
     // `id`: from receivers().
     bool disconnect(std::uint64_t id) { return shm_pool_publisher_disconnect(get(), id); }
+    // For event loops; wait for it after a send without a wait has returned false.
+    int fd() { return detail::result<int>(shm_pool_publisher_fd, get()); }
     interrupter make_interrupter() const { return {shm_pool_publisher_interrupter, get()}; }
 };
 
@@ -383,12 +406,15 @@ struct event {
 // Receives from a sender; see subscriber for a publisher.
 class receiver : public detail::object<shm_pool_receiver, shm_pool_receiver_destroy> {
 public:
-    // Waits until the channel exists, for at most `timeout`.
+    // Waits until the channel exists, for at most `timeout`. Without a client, in the default place.
+    explicit receiver(const std::string &name, const shm_pool_receiver_options &options = {},
+                      nanoseconds timeout = nanoseconds::zero())
+        : object(shm_pool_receiver_open, nullptr, name.c_str(), &options, detail::ns(timeout)) {}
     receiver(const client &of, const std::string &name, const shm_pool_receiver_options &options = {},
              nanoseconds timeout = nanoseconds::zero())
-        : object(shm_pool_receiver_open, of.get(), name.c_str(), &options, detail::ns(timeout)) {}
-    // Returns nothing if no message arrives in time. Throws DISCONNECTED or EVICTED at the end, and
-    // TOO_MANY_BORROWED if it arrives only once other messages are dropped.
+        : object(detail::not_empty(shm_pool_receiver_open), of.get(), name.c_str(), &options, detail::ns(timeout)) {}
+    // Returns nothing if no message arrives in time. Throws DISCONNECTED or EVICTED at the end, MESSAGE_LOST
+    // if the next message may be good, and TOO_MANY_BORROWED if it arrives only once other messages are dropped.
     std::optional<message> recv(nanoseconds timeout = forever) {
         message next;
         if (!received(shm_pool_receiver_recv(get(), detail::ns(timeout), next.get()))) return std::nullopt;
@@ -425,20 +451,26 @@ private:
     }
 
 protected:
-    template <class F, class... Args>
-    explicit receiver(F open, const client &of, const Args &...args) : object(open, of.get(), args...) {}
+    struct of_publisher {};
+    template <class F, class... A>
+    receiver(of_publisher, F open, A... arguments) : object(open, arguments...) {}
 };
 
 // Receives from a publisher, and by default from each later one of that name.
 class subscriber : public receiver {
 public:
-    // Without a timeout, there need not be a publisher yet.
+    // Without a timeout, there need not be a publisher yet. Without a client, in the default place.
+    explicit subscriber(const std::string &name, const shm_pool_subscriber_options &options = {},
+                        nanoseconds timeout = nanoseconds::zero())
+        : receiver(of_publisher(), shm_pool_subscriber_open, nullptr, name.c_str(), &options, detail::ns(timeout)) {}
     subscriber(const client &of, const std::string &name, const shm_pool_subscriber_options &options = {},
                nanoseconds timeout = nanoseconds::zero())
-        : receiver(shm_pool_subscriber_open, of, name.c_str(), &options, detail::ns(timeout)) {}
+        : receiver(of_publisher(), detail::not_empty(shm_pool_subscriber_open), of.get(), name.c_str(), &options,
+                   detail::ns(timeout)) {}
 };
 
-// Returns the place of a receiver that has a message, or whose sender has ended; nothing if none has in time.
+// Returns the place of a receiver that has a message or an error to report, or whose sender or publisher has
+// ended, unless it waits for the next one; nothing if there is none in time.
 inline std::optional<std::size_t> wait_any(const std::vector<receiver *> &receivers, nanoseconds timeout = forever) {
     std::vector<shm_pool_receiver *> pointers;
     for (const receiver *each : receivers) pointers.push_back(each == nullptr ? nullptr : each->get());
@@ -451,7 +483,9 @@ inline std::optional<std::size_t> wait_any(const std::vector<receiver *> &receiv
 // Reports the channels that there are, and then each one that is created or ends.
 class watcher : public detail::object<shm_pool_watcher, shm_pool_watcher_destroy> {
 public:
-    explicit watcher(const client &of) : object(shm_pool_watcher_create, of.get()) {}
+    // Without a client, of the default place.
+    watcher() : object(shm_pool_watcher_create, nullptr) {}
+    explicit watcher(const client &of) : object(detail::not_empty(shm_pool_watcher_create), of.get()) {}
     // Returns nothing if nothing changes in time.
     std::optional<shm_pool_channel_change> recv(nanoseconds timeout = forever) {
         shm_pool_channel_change change;

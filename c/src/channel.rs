@@ -14,8 +14,9 @@ use shm_pool::channel::{
     self, Interrupter as Interrupt, OnFull, OnStall, ReceiverId, SendError, SendOptions,
 };
 use shm_pool::ShmBytes;
-use std::ffi::{c_char, c_void, CString};
+use std::ffi::{c_char, c_int, c_void, CString};
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::ptr;
 
 /// The most bytes that a slot of a channel holds. A message of `shm_pool_sender_send_copy` that is longer
@@ -441,10 +442,11 @@ pub unsafe extern "C" fn shm_pool_sender_create(
     })
 }
 
-/// Closes a channel. Its receiver gets what was sent, and then `DISCONNECTED`; see also
-/// `shm_pool_sender_wait_until_received`.
+/// Closes a channel. Its receiver gets what was sent. Then it returns `DISCONNECTED`, or waits for the
+/// next sender if it has `SHM_POOL_WAIT`. See also `shm_pool_sender_wait_until_received`.
 ///
-/// `sender`: consumed. NULL is allowed.
+/// `sender`: consumed, and its descriptor closed: remove that from the event loop before. NULL is
+/// allowed.
 #[no_mangle]
 pub extern "C" fn shm_pool_sender_destroy(sender: Option<Box<Sender>>) {
     guard_value((), || destroy(sender));
@@ -517,7 +519,8 @@ pub extern "C" fn shm_pool_sender_alloc(
 /// limit.
 ///
 /// Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_BORROWED`
-/// without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+/// without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `NO_HELPER`, `FORKED`,
+/// `INVALID_ARGUMENT`.
 #[no_mangle]
 pub extern "C" fn shm_pool_sender_send(
     sender: Option<&mut Sender>,
@@ -643,6 +646,40 @@ pub extern "C" fn shm_pool_sender_wait_until_received(
     })
 }
 
+/// Returns a descriptor for event loops. It is readable until a send with a timeout of 0 has returned
+/// `FULL` or `TOO_MANY_BORROWED`, and again when the refused message may fit, or when the receiver has
+/// closed or died; sometimes also without a reason.
+///
+/// Wait for it only while a message is refused: it stays readable while nothing is sent, as a socket stays
+/// writable. So an event loop is:
+///
+/// ```c
+/// shm_pool_sender_fd(sender, &fd);
+/// while ((status = shm_pool_sender_send(sender, &buf, 0)) == SHM_POOL_STATUS_FULL
+///        || status == SHM_POOL_STATUS_TOO_MANY_BORROWED) {
+///     poll(...); // until fd is readable
+/// }
+/// ```
+///
+/// A refused send returns `NO_HELPER` if the thread that would make the descriptor readable cannot be
+/// started.
+///
+/// `fd`: overwritten; -1 after an error. Owner: the sender. Neither read, write nor close it. The same
+/// each time.
+///
+/// Errors: `OS`, `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_fd(
+    sender: Option<&mut Sender>,
+    fd: Option<&mut MaybeUninit<c_int>>,
+) -> Status {
+    guard(|| {
+        let fd = fd.required("fd")?.write(-1);
+        *fd = sender.required("sender")?.end.wake_fd()?.as_raw_fd();
+        Ok(())
+    })
+}
+
 /// Creates a handle that ends this sender's waits.
 ///
 /// `interrupter`: set to the new interrupter, which the caller owns and destroys with
@@ -727,10 +764,11 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
     })
 }
 
-/// Closes a channel. Its receivers get what was sent, and then `DISCONNECTED`; see also
-/// `shm_pool_publisher_wait_until_received`.
+/// Closes a channel. Its receivers get what was sent. Then they wait for the next publisher, or return
+/// `DISCONNECTED` if they have `SHM_POOL_RETURN`. See also `shm_pool_publisher_wait_until_received`.
 ///
-/// `publisher`: consumed. NULL is allowed.
+/// `publisher`: consumed, and its descriptor closed: remove that from the event loop before. NULL is
+/// allowed.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_destroy(publisher: Option<Box<Publisher>>) {
     guard_value((), || destroy(publisher));
@@ -826,7 +864,7 @@ pub extern "C" fn shm_pool_publisher_has_receivers(publisher: Option<&mut Publis
 /// `sent`: set to what became of the message; not after an error. May be NULL.
 ///
 /// Errors: `FULL` and `TOO_MANY_BORROWED` without a wait, and `TIMED_OUT`, before `block_limit_ns`
-/// has passed; `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+/// has passed; `INTERRUPTED`, `OTHER_PROVIDER`, `NO_HELPER`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_send(
     publisher: Option<&mut Publisher>,
@@ -1041,6 +1079,29 @@ pub unsafe extern "C" fn shm_pool_publisher_receivers(
             });
         // SAFETY: by this function's contract.
         *count = unsafe { copy_out(found, states, capacity) };
+        Ok(())
+    })
+}
+
+/// Returns a descriptor for event loops. It is used as that of `shm_pool_sender_fd`, with
+/// `shm_pool_publisher_send`: it is readable again when the receiver that had no room may have some, or
+/// has closed or died.
+///
+/// Only a receiver with `SHM_POOL_BLOCK` has a send refused. When `block_limit_ns` has passed for it, so
+/// that a send skips it, the descriptor is readable up to a second later.
+///
+/// `fd`: overwritten; -1 after an error. Owner: the publisher. Neither read, write nor close it. The same
+/// each time.
+///
+/// Errors: `OS`, `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_fd(
+    publisher: Option<&mut Publisher>,
+    fd: Option<&mut MaybeUninit<c_int>>,
+) -> Status {
+    guard(|| {
+        let fd = fd.required("fd")?.write(-1);
+        *fd = publisher.required("publisher")?.end.wake_fd()?.as_raw_fd();
         Ok(())
     })
 }

@@ -7,7 +7,7 @@ use crate::status::{guard, guard_value, Status};
 use crate::value::{
     check_reserved, content, create_listed, namespace, take, u32_option, value, Required, Value,
 };
-use shm_pool::{Client as Peer, ProviderId, ShmView};
+use shm_pool::{Client as Peer, Namespace, ProviderId, ShmView};
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -17,6 +17,13 @@ use std::ptr;
 ///
 /// Thread safety: any number of threads may use one client at a time, except to destroy it.
 pub struct Client(pub(crate) Peer);
+
+impl Client {
+    /// Returns where a client looks; without one, the default.
+    pub(crate) fn namespace(client: Option<&Self>) -> Namespace {
+        client.map_or_else(Namespace::default, |client| client.0.namespace().clone())
+    }
+}
 
 /// Options of a client. Initialise it with zeros: 0 and NULL mean the default, and `SHM_POOL_ZERO` the
 /// number 0.

@@ -234,8 +234,9 @@ pub unsafe extern "C" fn shm_pool_provider_create(
     })
 }
 
-/// Destroys a provider. Its idle memory returns to the system. Buffers stay valid, and their memory
-/// returns to the system with the last of them; peers keep what they have mapped.
+/// Destroys a provider. Its idle memory returns to the system when its senders and publishers are
+/// destroyed, too. Buffers stay valid: the memory of each returns to the system when its last handle or
+/// reader is gone. Peers keep what they have mapped.
 ///
 /// `provider`: consumed. NULL is allowed.
 #[no_mangle]

@@ -10,12 +10,10 @@ use crate::value::{
     value, Required, Value, SHM_POOL_FOREVER,
 };
 use shm_pool::channel::{self, ChannelEvent, OnEnd, RecvError, Source};
-use shm_pool::WakeFd;
 use std::ffi::{c_char, c_int, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::task::Poll;
 
 /// In options: a receiver returns `DISCONNECTED` when the other side has ended.
 pub const SHM_POOL_RETURN: u64 = 1;
@@ -40,8 +38,6 @@ pub const SHM_POOL_EVENT_DISCONNECTED: u64 = 3;
 pub struct Receiver {
     end: End,
     name: CString,
-    /// Made when the descriptor is first asked for.
-    ready: Option<WakeFd>,
 }
 
 enum End {
@@ -196,7 +192,8 @@ impl Message {
 
 /// Opens the channel `name` of a sender.
 ///
-/// `client`: says where to look, and which user to trust. May be destroyed before the receiver.
+/// `client`: says where to look, and which user to trust; NULL for the defaults. May be destroyed before
+/// the receiver.
 /// `name`: the channel's name.
 /// `options`: NULL for the defaults. Not kept.
 /// `timeout_ns`: how long to wait for the channel to appear, in nanoseconds: 0 does not wait,
@@ -222,8 +219,7 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
         create_listed(receiver, "receiver", || {
             // SAFETY: by this function's contract.
             let name = unsafe { text(name, "name")? }.required("name")?;
-            let builder =
-                receiver_builder(options)?.namespace(client.required("client")?.0.namespace());
+            let builder = receiver_builder(options)?.namespace(&Client::namespace(client));
             let end = match timeout_ns {
                 0 => builder.open(name)?,
                 _ => builder.open_timeout(name, timeout(timeout_ns))?,
@@ -231,7 +227,6 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
             Ok(Receiver {
                 end: End::Receiver(end),
                 name: c_name(name),
-                ready: None,
             })
         })
     })
@@ -265,8 +260,7 @@ pub unsafe extern "C" fn shm_pool_subscriber_open(
         create_listed(subscriber, "subscriber", || {
             // SAFETY: by this function's contract.
             let name = unsafe { text(name, "name")? }.required("name")?;
-            let builder =
-                subscriber_builder(options)?.namespace(client.required("client")?.0.namespace());
+            let builder = subscriber_builder(options)?.namespace(&Client::namespace(client));
             let end = match timeout_ns {
                 0 => builder.open(name)?,
                 _ => builder.open_timeout(name, timeout(timeout_ns))?,
@@ -274,7 +268,6 @@ pub unsafe extern "C" fn shm_pool_subscriber_open(
             Ok(Receiver {
                 end: End::Subscriber(end),
                 name: c_name(name),
-                ready: None,
             })
         })
     })
@@ -294,14 +287,13 @@ pub extern "C" fn shm_pool_receiver_destroy(receiver: Option<Box<Receiver>>) {
 /// `timeout_ns`: how long to wait, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
 /// `message`: overwritten. The caller owns it, and drops it. Empty after an error.
 ///
-/// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; `DISCONNECTED` if the sender has
-/// closed or died, and everything it sent has been received; `EVICTED` if the publisher has
-/// disconnected this receiver; `TOO_MANY_BORROWED`, once for each message that was skipped, or
-/// waits, because this receiver holds as many buffers, or bytes, as it may: drop some; `OS` if a
-/// resource has run out: the message stays queued; `CLOSED` and `DAMAGED`: this message is lost,
-/// the next one may be good; `NOT_CONNECTED`;
-/// with `SHM_POOL_WAIT`, the errors of opening a successor's channel; `NO_HELPER`; `FORKED`;
-/// `INVALID_ARGUMENT`.
+/// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; with `SHM_POOL_RETURN`, `DISCONNECTED`
+/// if the sender or publisher has closed or died, and everything it sent has been received; `EVICTED` if
+/// the publisher has disconnected this receiver; `TOO_MANY_BORROWED`, once for each message that was
+/// skipped, or waits, because this receiver holds as many buffers, or bytes, as it may: drop some; `OS`
+/// if a resource has run out: the message stays queued; `MESSAGE_LOST`: receive again, the next message
+/// may be good; `NOT_CONNECTED`; with `SHM_POOL_WAIT`, the errors of opening a successor's channel, such
+/// as `TYPE_MISMATCH`; `NO_HELPER`; `FORKED`; `INVALID_ARGUMENT`.
 #[no_mangle]
 pub extern "C" fn shm_pool_receiver_recv(
     receiver: Option<&mut Receiver>,
@@ -310,14 +302,10 @@ pub extern "C" fn shm_pool_receiver_recv(
 ) -> Status {
     guard(|| {
         Message::fill(message, "message", || {
-            let Receiver { end, ready, .. } = receiver.required("receiver")?;
-            Ok(each!(end, end => match (timeout_ns, ready) {
-                (0, None) => end.try_recv()?,
-                (0, Some(ready)) => match ready.poll(|context| end.poll_recv(context)) {
-                    Poll::Ready(received) => received?,
-                    Poll::Pending => return Err(RecvError::Empty.into()),
-                },
-                (SHM_POOL_FOREVER, _) => end.recv()?,
+            let end = &mut receiver.required("receiver")?.end;
+            Ok(each!(end, end => match timeout_ns {
+                0 => end.try_recv()?,
+                SHM_POOL_FOREVER => end.recv()?,
                 _ => end.recv_timeout(timeout(timeout_ns))?,
             }))
         })
@@ -344,14 +332,10 @@ pub extern "C" fn shm_pool_receiver_recv_event(
         let out = message.required("message")?;
         let message = out.write(Message::empty());
         let out = event.required("event")?;
-        let Receiver { end, ready, .. } = receiver.required("receiver")?;
-        let received = each!(end, end => match (timeout_ns, ready) {
-            (0, None) => end.try_recv_event()?,
-            (0, Some(ready)) => match ready.poll(|context| end.poll_recv_event(context)) {
-                Poll::Ready(received) => received?,
-                Poll::Pending => return Err(RecvError::Empty.into()),
-            },
-            (SHM_POOL_FOREVER, _) => end.recv_event()?,
+        let end = &mut receiver.required("receiver")?.end;
+        let received = each!(end, end => match timeout_ns {
+            0 => end.try_recv_event()?,
+            SHM_POOL_FOREVER => end.recv_event()?,
             _ => end.recv_event_timeout(timeout(timeout_ns))?,
         });
         let mut event = Event {
@@ -384,7 +368,7 @@ pub extern "C" fn shm_pool_receiver_name(receiver: Option<&Receiver>) -> *const 
 }
 
 /// Returns `true` if the sender or publisher is there and knows this receiver. A publisher does when it
-/// next sends, or is asked for its receivers.
+/// next sends, waits for receivers, or serves joins.
 #[no_mangle]
 pub extern "C" fn shm_pool_receiver_is_connected(receiver: Option<&Receiver>) -> bool {
     guard_value(false, || match receiver {
@@ -490,11 +474,12 @@ pub extern "C" fn shm_pool_receiver_last_error(receiver: Option<&Receiver>) -> S
 }
 
 /// Returns a descriptor for event loops (`poll`, `epoll`, `select`). It is readable when a message
-/// may have arrived, or the sender has closed or died; sometimes also without a reason.
+/// may have arrived, or the sender or publisher has closed or died; sometimes also without a reason.
 ///
 /// Wait for it only after `shm_pool_receiver_recv` with a timeout of 0 has returned `EMPTY`: that
 /// call, from the first call of this function on, makes the descriptor unreadable until there is
-/// something to receive. At first it is readable. So an event loop is:
+/// something to receive. At first it is readable, and so it is after a receive with another timeout and
+/// after `shm_pool_wait_any`. So an event loop is:
 ///
 /// ```c
 /// shm_pool_receiver_fd(receiver, &fd);
@@ -519,17 +504,15 @@ pub extern "C" fn shm_pool_receiver_fd(
 ) -> Status {
     guard(|| {
         let fd = fd.required("fd")?.write(-1);
-        let ready = &mut receiver.required("receiver")?.ready;
-        let ready = match ready {
-            Some(ready) => ready,
-            None => ready.insert(WakeFd::new()?),
-        };
-        *fd = ready.as_raw_fd();
+        let end = &mut receiver.required("receiver")?.end;
+        *fd = each!(end, end => end.wake_fd()?.as_raw_fd());
         Ok(())
     })
 }
 
-/// Waits until one of several receivers has a message, or its sender has closed or died.
+/// Waits until one of several receivers has a message or an error to report, or its sender or publisher
+/// has ended. With `SHM_POOL_WAIT`, the default of subscribers, an end is nothing to report: the
+/// receiver waits for the next one.
 ///
 /// `receivers`: an array of `count` different receivers.
 /// `timeout_ns`: how long to wait, in nanoseconds; `SHM_POOL_FOREVER` has no limit.

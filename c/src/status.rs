@@ -73,7 +73,7 @@ pub enum Status {
     TooManyPeers = 49,
     /// Another process has this client's slot, because its descriptors were closed.
     SlotLost = 50,
-    /// The descriptor, the message or the shared memory has no valid content.
+    /// The descriptor or the shared memory has no valid content.
     Damaged = 51,
     /// The object under that name is not one of this library, or of another version.
     NotUsable = 52,
@@ -103,15 +103,17 @@ pub enum Status {
     NotConnected = 72,
     /// The thread that watches channels for descriptors could not be started.
     NoHelper = 73,
-    /// The publisher has disconnected this receiver. Drop it and what it has received to join
+    /// The publisher has disconnected this receiver. Destroy it and drop what it has received to join
     /// again.
     Evicted = 74,
-    /// The channel, or the message, is not of the type that the receiver expects.
+    /// The channel is not of the type that the receiver expects.
     TypeMismatch = 75,
     /// The channel is a publisher's: open it with `shm_pool_subscriber_open`.
     NotASender = 76,
     /// The other end was built with another version of the library, with another layout of shared memory.
     OtherVersion = 77,
+    /// One message is lost: its buffer no longer exists, or is damaged. The next one may be good.
+    MessageLost = 78,
 }
 
 /// Returns the version of the library that runs, such as "0.1.0": at least that of the header,
@@ -177,6 +179,7 @@ pub extern "C" fn shm_pool_status_name(status: c_int) -> *const c_char {
         75 => c"SHM_POOL_STATUS_TYPE_MISMATCH",
         76 => c"SHM_POOL_STATUS_NOT_A_SENDER",
         77 => c"SHM_POOL_STATUS_OTHER_VERSION",
+        78 => c"SHM_POOL_STATUS_MESSAGE_LOST",
         _ => c"SHM_POOL_STATUS_OTHER",
     };
     name.as_ptr()
@@ -189,11 +192,9 @@ fn words(advice: Advice) -> &'static str {
             "raise the option max_alloc of the provider, which is max_bytes by default"
         }
         Advice::LowerMaxAlloc => "raise the limit (ulimit -v, cgroup memory), or lower max_alloc",
-        Advice::MakeRoom => {
-            "destroy buffers, let the peers destroy their views, or raise max_bytes"
-        }
+        Advice::MakeRoom => "drop buffers, let the peers drop their views, or raise max_bytes",
         Advice::RaiseMaxIdle => "raise the option max_idle_per_class of the provider",
-        Advice::RaiseMaxShared => "destroy shared buffers, or raise the option max_shared",
+        Advice::RaiseMaxShared => "drop shared buffers, or raise the option max_shared",
         Advice::LowerMaxShared => "lower the option max_shared of the provider",
         Advice::RaiseLockLimit => {
             "raise the limit (ulimit -l; LimitMEMLOCK of systemd; docker run --ulimit memlock), or \
@@ -204,8 +205,8 @@ fn words(advice: Advice) -> &'static str {
         Advice::CreateInThisProcess => "create a new one in this process",
         Advice::SkipPeer => "send to the remaining peers",
         Advice::WaitForAttach => "wait until the peer attaches",
-        Advice::WaitForViews => "wait until the peer destroys views, or revoke grants",
-        Advice::DropViews => "destroy views, or take up grants",
+        Advice::WaitForViews => "wait until the peer drops views, or revoke grants",
+        Advice::DropViews => "drop views, or take up grants",
         Advice::GrantOrKeep => {
             "grant each message to its receiver, or keep it until it is confirmed"
         }
@@ -241,13 +242,13 @@ fn words(advice: Advice) -> &'static str {
         }
         Advice::RaiseCapacity => "wait, drop the message, or raise the option capacity",
         Advice::RaiseMaxBorrowed => {
-            "wait until it destroys some, or raise max_borrowed or max_bytes_per_receiver"
+            "wait until it drops some, or raise max_borrowed or max_bytes_per_receiver"
         }
-        Advice::DropMessages => "destroy some messages",
+        Advice::DropMessages => "drop some messages",
         Advice::CreateChannel => "create a new channel",
         Advice::ChannelForEachProvider => "create a channel for each provider",
         Advice::RaiseThreadLimit => "raise the limit of threads, or use a call that blocks",
-        Advice::OpenAgain => "destroy it and what it has received, and open the channel again",
+        Advice::OpenAgain => "destroy it, drop what it has received, and open the channel again",
         Advice::RaiseFileLimit => {
             "raise the limit of descriptors and receive again, or open the channel again"
         }
@@ -622,10 +623,7 @@ impl From<RecvError> for Failure {
             RecvError::NotConnected { errno } => {
                 return Self::of_errno(Status::NotConnected, *errno, &error);
             }
-            RecvError::MessageLost { .. } => Status::Closed,
-            RecvError::Attach(error) => of_attach(error),
-            RecvError::Damaged { .. } => Status::Damaged,
-            RecvError::WrongType { .. } => Status::TypeMismatch,
+            _ if error.is_message_lost() => Status::MessageLost,
             RecvError::Forked => Status::Forked,
             RecvError::Open(error) => of_channel(error),
             RecvError::Interrupted => Status::Interrupted,
@@ -654,6 +652,7 @@ impl From<OsError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shm_pool::ProviderId;
 
     fn last() -> &'static str {
         // SAFETY: the string is valid until the next failure of this thread.
@@ -671,6 +670,22 @@ mod tests {
         );
         assert_eq!(guard_value(3, || panic!("again")), 3);
         assert_eq!(last(), "the library panicked: again");
+    }
+
+    #[test]
+    fn a_lost_message_is_not_the_end() {
+        let lost = [
+            RecvError::MessageLost(ProviderId::from_u64(7)),
+            RecvError::Attach(AttachError::Stale),
+            RecvError::Damaged { reason: "its tag" },
+        ];
+        for error in lost {
+            assert_eq!(guard(|| Err(error.into())), Status::MessageLost);
+        }
+        assert_eq!(
+            guard(|| Err(RecvError::Disconnected.into())),
+            Status::Disconnected
+        );
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub struct Watcher {
 
 /// Lists the channels whose senders and publishers are alive, by name.
 ///
-/// `client`: says where to look, and which user to trust.
+/// `client`: says where to look, and which user to trust; NULL for the defaults.
 /// `channels`: an array with room for `capacity` entries, overwritten as far as there are channels. May
 /// be NULL, to ask for their number.
 /// `count`: set to the number of channels, which may exceed `capacity`.
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn shm_pool_client_channels(
 ) -> Status {
     guard(|| {
         let count = count.required("count")?.write(0);
-        let found = client.required("client")?.0.namespace().channels()?;
+        let found = Client::namespace(client).channels()?;
         let found = found.iter().map(ChannelInfo::of);
         // SAFETY: by this function's contract.
         *count = unsafe { copy_out(found, channels, capacity) };
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn shm_pool_client_channels(
 
 /// Finds the process of a channel's sender or publisher. Scans /proc, which takes milliseconds.
 ///
-/// `client`: says where to look, and which user to trust.
+/// `client`: says where to look, and which user to trust; NULL for the defaults.
 /// `process`: set to its id; 0 if it is not visible: one of another user or PID namespace. Not after an
 /// error.
 ///
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn shm_pool_client_channel_process(
         let process = process.required("process")?;
         // SAFETY: by this function's contract.
         let name = unsafe { text(name, "name")? }.required("name")?;
-        let channels = client.required("client")?.0.namespace().channels()?;
+        let channels = Client::namespace(client).channels()?;
         let Some(channel) = channels.iter().find(|channel| channel.name == name) else {
             let text = format!("no live sender or publisher has a channel {name:?}");
             return Err(Failure::new(Status::NotFound, text));
@@ -119,7 +119,8 @@ pub unsafe extern "C" fn shm_pool_client_channel_process(
 
 /// Creates a watcher of the channels that `shm_pool_client_channels` lists.
 ///
-/// `client`: says where to look, and which user to trust. May be destroyed before the watcher.
+/// `client`: says where to look, and which user to trust; NULL for the defaults. May be destroyed before
+/// the watcher.
 /// `watcher`: set to the new watcher, which the caller owns and destroys with
 /// `shm_pool_watcher_destroy`; NULL after an error.
 ///
@@ -131,9 +132,8 @@ pub extern "C" fn shm_pool_watcher_create(
 ) -> Status {
     guard(|| {
         create_listed(watcher, "watcher", || {
-            let namespace = client.required("client")?.0.namespace();
             Ok(Watcher {
-                watcher: channel::Watcher::new(namespace),
+                watcher: channel::Watcher::new(&Client::namespace(client)),
                 ready: None,
             })
         })
@@ -166,15 +166,21 @@ pub extern "C" fn shm_pool_watcher_recv(
         let out = change.required("change")?;
         let Watcher { watcher, ready } = watcher.required("watcher")?;
         let change = match (timeout_ns, ready) {
+            (0, None) => watcher.try_recv()?,
             (0, Some(ready)) => match ready.poll(|context| watcher.poll_recv(context)) {
                 Poll::Ready(change) => change?,
                 Poll::Pending => return Err(RecvError::Empty.into()),
             },
-            (SHM_POOL_FOREVER, _) => watcher.recv()?,
-            _ => match watcher.recv_timeout(timeout(timeout_ns)) {
-                Err(RecvError::TimedOut) if timeout_ns == 0 => return Err(RecvError::Empty.into()),
-                change => change?,
-            },
+            (_, ready) => {
+                if let Some(ready) = ready {
+                    // The wait replaces the waker of the last poll: the event loop must poll again.
+                    let _ = ready.poll(|_| Poll::Ready(()));
+                }
+                match timeout_ns {
+                    SHM_POOL_FOREVER => watcher.recv()?,
+                    _ => watcher.recv_timeout(timeout(timeout_ns))?,
+                }
+            }
         };
         let (info, is_created) = match &change {
             Change::Created(info) => (info, true),

@@ -588,6 +588,170 @@ static void event_loop(void) {
     close(to[0]), close(to[1]), close(from[0]), close(from[1]);
 }
 
+/* What a thread sends or creates while another polls. */
+struct later {
+    shm_pool_provider *provider;
+    shm_pool_sender *sender;
+    shm_pool_publisher *publisher;
+};
+
+static void *send_later(void *argument) {
+    struct later *later = argument;
+    usleep(20000);
+    OK(shm_pool_sender_send_copy(later->sender, "s", 1, 0));
+    OK(shm_pool_publisher_send_copy(later->publisher, "s", 1, 0, NULL));
+    return NULL;
+}
+
+static void *create_later(void *argument) {
+    struct later *later = argument;
+    usleep(20000);
+    OK(shm_pool_sender_create(later->provider, "created later", NULL, 0, &later->sender));
+    return NULL;
+}
+
+/* The loop polls, after a wait in between, without another receive. */
+static void waits_between_polls(void) {
+    shm_pool_client *client = make_client();
+    struct later later = {.provider = make_provider()};
+    shm_pool_receiver *ends[2];
+    shm_pool_message message;
+    OK(shm_pool_sender_create(later.provider, "polled sender", NULL, 0, &later.sender));
+    OK(shm_pool_publisher_create(later.provider, "polled publisher", NULL, 0, &later.publisher));
+    OK(shm_pool_receiver_open(client, "polled sender", NULL, 0, &ends[0]));
+    OK(shm_pool_subscriber_open(client, "polled publisher", NULL, 0, &ends[1]));
+    OK(shm_pool_publisher_wait_for_receivers(later.publisher, 1, 60 * SECOND));
+    int fds[2];
+    for (int at = 0; at < 2; at++) OK(shm_pool_receiver_fd(ends[at], &fds[at]));
+    enum { TIMED, EVENT, ANY, WAITS };
+    for (int wait = 0; wait < WAITS; wait++) {
+        for (int at = 0; at < 2; at++) {
+            /* It may be readable without a reason. */
+            do FAILS(shm_pool_receiver_recv(ends[at], 0, &message), EMPTY);
+            while (is_readable(fds[at], 20));
+        }
+        shm_pool_event event;
+        size_t index;
+        for (int at = 0; at < 2; at++) {
+            if (wait == TIMED) FAILS(shm_pool_receiver_recv(ends[at], SECOND / 1000, &message), TIMED_OUT);
+            if (wait == EVENT) FAILS(shm_pool_receiver_recv_event(ends[at], SECOND / 1000, &event, &message), TIMED_OUT);
+        }
+        if (wait == ANY) FAILS(shm_pool_wait_any(ends, 2, SECOND / 1000, &index), TIMED_OUT);
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, send_later, &later) == 0);
+        for (int at = 0; at < 2; at++) {
+            shm_pool_status status;
+            do {
+                CHECK(is_readable(fds[at], 10000));
+                status = shm_pool_receiver_recv(ends[at], 0, &message);
+            } while (status == SHM_POOL_STATUS_EMPTY);
+            CHECK(status == SHM_POOL_STATUS_OK);
+            shm_pool_message_drop(&message);
+        }
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    for (int at = 0; at < 2; at++) shm_pool_receiver_destroy(ends[at]);
+    shm_pool_sender_destroy(later.sender);
+    shm_pool_publisher_destroy(later.publisher);
+
+    shm_pool_watcher *watcher;
+    shm_pool_channel_change change;
+    int fd;
+    OK(shm_pool_watcher_create(client, &watcher));
+    OK(shm_pool_watcher_fd(watcher, &fd));
+    do FAILS(shm_pool_watcher_recv(watcher, 0, &change), EMPTY);
+    while (is_readable(fd, 20));
+    FAILS(shm_pool_watcher_recv(watcher, SECOND / 1000, &change), TIMED_OUT);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, create_later, &later) == 0);
+    shm_pool_status status;
+    do {
+        CHECK(is_readable(fd, 10000));
+        status = shm_pool_watcher_recv(watcher, 0, &change);
+    } while (status == SHM_POOL_STATUS_EMPTY);
+    CHECK(status == SHM_POOL_STATUS_OK && strcmp(change.channel.name, "created later") == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    shm_pool_sender_destroy(later.sender);
+    shm_pool_watcher_destroy(watcher);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(later.provider);
+}
+
+enum { ROUNDS = 100 };
+
+/* Receives all messages, late. */
+static void *receive_late(void *receiver) {
+    for (int round = 0; round < ROUNDS; round++) {
+        shm_pool_message message;
+        if (round % 10 == 0) usleep(5000);
+        OK(shm_pool_receiver_recv(receiver, 60 * SECOND, &message));
+        CHECK(*shm_pool_message_data(&message) == round);
+        shm_pool_message_drop(&message);
+    }
+    return NULL;
+}
+
+/* Event loops that send to a receiver which is slower. */
+static void room_in_an_event_loop(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_sender *sender;
+    shm_pool_publisher *publisher;
+    shm_pool_receiver *receiver, *subscriber;
+    shm_pool_sender_options two = {.capacity = 2};
+    shm_pool_subscriber_options block = {.capacity = 2, .on_full = SHM_POOL_BLOCK};
+    OK(shm_pool_sender_create(provider, "room of a sender", &two, 0, &sender));
+    OK(shm_pool_publisher_create(provider, "room of a publisher", NULL, 0, &publisher));
+    OK(shm_pool_receiver_open(client, "room of a sender", NULL, 0, &receiver));
+    OK(shm_pool_subscriber_open(client, "room of a publisher", &block, 0, &subscriber));
+    OK(shm_pool_publisher_wait_for_receivers(publisher, 1, 60 * SECOND));
+    int fd, again;
+    OK(shm_pool_sender_fd(sender, &fd));
+    OK(shm_pool_sender_fd(sender, &again));
+    CHECK(fd == again && is_readable(fd, 0));
+    OK(shm_pool_publisher_fd(publisher, &again));
+    CHECK(fd != again && is_readable(again, 0));
+    fd = 0;
+    FAILS(shm_pool_sender_fd(NULL, &fd), INVALID_ARGUMENT);
+    CHECK(fd == -1);
+    FAILS(shm_pool_publisher_fd(NULL, &fd), INVALID_ARGUMENT);
+    FAILS(shm_pool_publisher_fd(publisher, NULL), INVALID_ARGUMENT);
+    for (int is_publisher = 0; is_publisher < 2; is_publisher++) {
+        if (is_publisher) OK(shm_pool_publisher_fd(publisher, &fd));
+        else OK(shm_pool_sender_fd(sender, &fd));
+        pthread_t thread;
+        bool has_waited = false;
+        for (uint8_t round = 0; round < ROUNDS; round++) {
+            shm_pool_status status;
+            for (;;) {
+                status = is_publisher ? shm_pool_publisher_send_copy(publisher, &round, 1, 0, NULL)
+                                      : shm_pool_sender_send_copy(sender, &round, 1, 0);
+                if (status != SHM_POOL_STATUS_FULL) break;
+                if (!has_waited) { /* nobody receives yet */
+                    if (is_readable(fd, 20)) continue;
+                    has_waited = true;
+                    /* A wait in between, after which the loop polls without another send. */
+                    uint8_t *byte = &round;
+                    FAILS(is_publisher ? shm_pool_publisher_send_copy(publisher, byte, 1, SECOND / 1000, NULL)
+                                       : shm_pool_sender_send_copy(sender, byte, 1, SECOND / 1000),
+                          TIMED_OUT);
+                    void *end = is_publisher ? subscriber : receiver;
+                    CHECK(pthread_create(&thread, NULL, receive_late, end) == 0);
+                }
+                CHECK(is_readable(fd, 10000));
+            }
+            OK(status);
+        }
+        CHECK(has_waited && pthread_join(thread, NULL) == 0);
+    }
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_receiver_destroy(subscriber);
+    shm_pool_sender_destroy(sender);
+    shm_pool_publisher_destroy(publisher);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
 static void *interrupt(void *interrupter) {
     shm_pool_interrupter_interrupt(interrupter);
     return NULL;
@@ -794,7 +958,8 @@ static void discovery(void) {
     CHECK(channels[0].provider == shm_pool_provider_id(provider));
     OK(shm_pool_client_channel_process(client, "/lidar/points", &process));
     CHECK(process == (uint64_t)getpid());
-    FAILS(shm_pool_client_channels(NULL, channels, 3, &count), INVALID_ARGUMENT);
+    OK(shm_pool_client_channels(NULL, NULL, 0, &count)); /* those of other programs */
+    FAILS(shm_pool_client_channel_process(NULL, "/lidar/points", &process), NOT_FOUND);
 
     shm_pool_channel_change change;
     FAILS(shm_pool_watcher_recv(watcher, 0, &change), EMPTY);
@@ -820,10 +985,51 @@ static void discovery(void) {
     shm_pool_interrupter_interrupt(interrupter);
     FAILS(shm_pool_watcher_recv(watcher, SHM_POOL_FOREVER, &change), INTERRUPTED);
     shm_pool_interrupter_destroy(interrupter);
-    FAILS(shm_pool_watcher_create(NULL, &watcher), INVALID_ARGUMENT);
-    CHECK(watcher == NULL);
+    FAILS(shm_pool_watcher_create(client, NULL), INVALID_ARGUMENT);
     shm_pool_watcher_destroy(NULL);
     shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+/* NULL stands for a client with the defaults. */
+static void default_namespace(void) {
+    char sent[80], published[80];
+    snprintf(sent, sizeof sent, "%s/sent", prefix);
+    snprintf(published, sizeof published, "%s/published", prefix);
+    shm_pool_provider_options options = {.max_bytes = 1 << 20};
+    shm_pool_provider *provider;
+    shm_pool_client *elsewhere = make_client();
+    shm_pool_sender *sender;
+    shm_pool_publisher *publisher;
+    shm_pool_receiver *receiver, *subscriber;
+    shm_pool_watcher *watcher;
+    shm_pool_message message;
+    uint64_t process;
+    OK(shm_pool_provider_create(&options, &provider));
+    OK(shm_pool_sender_create(provider, sent, NULL, 0, &sender));
+    OK(shm_pool_publisher_create(provider, published, NULL, 0, &publisher));
+    OK(shm_pool_receiver_open(NULL, sent, NULL, 0, &receiver));
+    OK(shm_pool_subscriber_open(NULL, published, NULL, SECOND, &subscriber));
+    OK(shm_pool_publisher_wait_for_receivers(publisher, 1, 60 * SECOND));
+    OK(shm_pool_sender_send_copy(sender, "a", 1, 0));
+    OK(shm_pool_publisher_send_copy(publisher, "b", 1, 0, NULL));
+    OK(shm_pool_receiver_recv(receiver, 0, &message));
+    shm_pool_message_drop(&message);
+    OK(shm_pool_receiver_recv(subscriber, 0, &message));
+    shm_pool_message_drop(&message);
+    OK(shm_pool_client_channel_process(NULL, sent, &process));
+    CHECK(process == (uint64_t)getpid());
+    FAILS(shm_pool_client_channel_process(elsewhere, sent, &process), NOT_FOUND);
+    OK(shm_pool_watcher_create(NULL, &watcher));
+    shm_pool_channel_change change;
+    do OK(shm_pool_watcher_recv(watcher, 60 * SECOND, &change)); /* also those of other programs */
+    while (strcmp(change.channel.name, sent) != 0);
+    shm_pool_watcher_destroy(watcher);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_receiver_destroy(subscriber);
+    shm_pool_sender_destroy(sender);
+    shm_pool_publisher_destroy(publisher);
+    shm_pool_client_destroy(elsewhere);
     shm_pool_provider_destroy(provider);
 }
 
@@ -1038,6 +1244,7 @@ static void *has_no_error(void *argument) {
 static void statuses_have_names(void) {
     CHECK(strcmp(shm_pool_status_name(SHM_POOL_STATUS_NOT_FOUND), "SHM_POOL_STATUS_NOT_FOUND") == 0);
     CHECK(strcmp(shm_pool_status_name(SHM_POOL_STATUS_NOT_A_SENDER), "SHM_POOL_STATUS_NOT_A_SENDER") == 0);
+    CHECK(strcmp(shm_pool_status_name(SHM_POOL_STATUS_MESSAGE_LOST), "SHM_POOL_STATUS_MESSAGE_LOST") == 0);
     CHECK(strcmp(shm_pool_status_name(-1), "SHM_POOL_STATUS_OTHER") == 0);
 }
 
@@ -1089,10 +1296,13 @@ int main(void) {
     successors();
     quotas();
     event_loop();
+    waits_between_polls();
+    room_in_an_event_loop();
     versions();
     message_types();
     other_versions();
     discovery();
+    default_namespace();
     events();
     getters();
     tags();

@@ -140,6 +140,7 @@ static void full_channel() {
     auto kept = make_buf(provider, "kept");
     while (sender.send_copy("filler", 6, 0s)) {}
     CHECK(!sender.send(std::move(kept), 0s) && !sender.send(std::move(kept), 1ms) && has(kept, "kept"));
+    CHECK(sender.fd() >= 0 && shm_pool::publisher(provider, "never full").fd() >= 0);
     auto interrupter = sender.make_interrupter();
     interrupter.interrupt();
     throws(SHM_POOL_STATUS_INTERRUPTED, [&] { sender.send(std::move(kept)); });
@@ -227,6 +228,29 @@ static void discovery() {
     throws(SHM_POOL_STATUS_NOT_FOUND, [&] { client.process_of("found"); });
 }
 
+static void default_namespace() {
+    const shm_pool::provider provider;
+    const std::string sent = prefix + "/sent", published = prefix + "/published";
+    shm_pool::sender sender(provider, sent);
+    shm_pool::publisher publisher(provider, published);
+    shm_pool::receiver receiver(sent, {}, 60s);
+    shm_pool::subscriber subscriber(published);
+    CHECK(publisher.wait_for_receivers(1, 60s) && publisher.send_copy("a", 1) && sender.send_copy("b", 1));
+    CHECK(subscriber.recv() && receiver.recv());
+    CHECK(shm_pool::process_of(sent) == static_cast<std::uint64_t>(getpid()));
+    CHECK(shm_pool::channels().size() >= 2);
+    CHECK(shm_pool::watcher().recv(60s));
+    throws(SHM_POOL_STATUS_NOT_FOUND, [&] { shm_pool::receiver(make_client(), sent); });
+    // An empty client does not stand for it.
+    auto empty = make_client();
+    const auto other = std::move(empty);
+    throws(SHM_POOL_STATUS_INVALID_ARGUMENT, [&] { shm_pool::subscriber(empty, published); });
+    throws(SHM_POOL_STATUS_INVALID_ARGUMENT, [&] { shm_pool::receiver(empty, sent); });
+    throws(SHM_POOL_STATUS_INVALID_ARGUMENT, [&] { shm_pool::watcher watcher(empty); });
+    throws(SHM_POOL_STATUS_INVALID_ARGUMENT, [&] { empty.channels(); });
+    throws(SHM_POOL_STATUS_INVALID_ARGUMENT, [&] { empty.process_of(sent); });
+}
+
 static void ends() {
     auto provider = make_provider();
     auto client = make_client();
@@ -295,6 +319,7 @@ int main() {
     disconnected();
     message_types();
     discovery();
+    default_namespace();
     ends();
     tags();
     CHECK(shm_pool::sweep(nullptr, prefix.c_str()).objects == 0);

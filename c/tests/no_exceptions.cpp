@@ -32,6 +32,9 @@ int main() {
 
     shm_pool::receiver absent(client, "absent");
     CHECK(!absent && shm_pool::last_status() == SHM_POOL_STATUS_NOT_FOUND && !absent.recv());
+    where.directory = "relative";
+    shm_pool::client nowhere(where);
+    CHECK(!nowhere && !shm_pool::subscriber(nowhere, "frames") && nowhere.channels().empty());
 
     shm_pool::publisher publisher(provider, "frames");
     shm_pool::subscriber subscriber(client, "frames");
