@@ -5,7 +5,7 @@ use crate::errors::{self, IntoPyErr};
 use crate::memory::{self, Buffer, Bytes};
 use crate::options::{self, set, Choice};
 use crate::pending::{Operation, Pending};
-use crate::provider::{Allocation, Provider};
+use crate::provider::{Allocation, Closable, Pool, Provider};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -167,16 +167,16 @@ fn send(
     tag: Option<Cow<'_, [u8]>>,
     timeout: Option<f64>,
 ) -> PyResult<Option<Sent>> {
-    let SendingEnd { end, provider } = end;
+    let SendingEnd { end, pool } = end;
     let tag = tag_of(tag)?;
     let deadline = Deadline::after(timeout)?;
     end.check()?;
     let content = match Content::of(message, tag)? {
         Ok(content) => content,
         Err(bytes) => {
-            let provider = provider.get();
-            memory::warn_of_copy(py, &bytes, provider.get()?.id())?;
-            Content::Buffer(provider.copy(py, &bytes, deadline)?)
+            let pool = pool.get()?;
+            memory::warn_of_copy(py, &bytes, pool.provider().id())?;
+            Content::Buffer(pool.copy(py, &bytes, deadline)?)
         }
     };
     let sent = end.until(py, deadline, errors::is_full, |end, time| {
@@ -202,7 +202,7 @@ fn send_async<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let tag = tag_of(tag)?;
     let mut awaited = Awaited::new(&end.end);
-    let provider = end.provider.clone_ref(py);
+    let pool = end.pool.clone();
     let end = end.end.clone();
     let mut sending = Sending::New(message);
     let operation: Operation = Box::new(move |py, mut context| loop {
@@ -212,9 +212,9 @@ fn send_async<'py>(
                 sending = match Content::of(message.bind(py), tag)? {
                     Ok(content) => Sending::Room(content),
                     Err(bytes) => {
-                        let provider = provider.get().get()?;
-                        memory::warn_of_copy(py, &bytes, provider.id())?;
-                        let allocation = Allocation::new(provider, bytes.len(), false);
+                        let pool = pool.get()?;
+                        memory::warn_of_copy(py, &bytes, pool.provider().id())?;
+                        let allocation = Allocation::new(pool, bytes.len(), false);
                         Sending::Copy(message.clone_ref(py), allocation)
                     }
                 };
@@ -299,13 +299,13 @@ fn is_taken(error: &ChannelError) -> bool {
 /// Creates a sender or a publisher, waiting until no other one has the name.
 fn create<T: Send>(
     py: Python<'_>,
-    provider: &Py<Provider>,
+    pool: &Closable<Pool>,
     timeout: Option<f64>,
     create: impl Fn(&shm_pool::Provider, Duration) -> Result<T, ChannelError> + Sync,
 ) -> PyResult<T> {
     let deadline = Deadline::after(timeout)?;
-    let pool = provider.get().get()?;
-    wait::retry(py, deadline, is_taken, |time| create(&pool, time))
+    let pool = pool.get()?;
+    wait::retry(py, deadline, is_taken, |time| create(pool.provider(), time))
 }
 
 fn sender_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<SenderBuilder> {
@@ -353,11 +353,13 @@ fn publisher_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<PublisherB
     Ok(builder)
 }
 
-/// What a sender and a publisher have in common.
+/// What a sender and a publisher have in common. Each uses the memory of its provider until it is closed itself,
+/// also when the provider was closed before.
 #[pyclass(frozen, subclass, name = "_SendingEnd", module = "shm_pool._native")]
 pub(crate) struct SendingEnd {
     end: Arc<End<Output>>,
-    provider: Py<Provider>,
+    /// Its own use of the provider's memory.
+    pool: Arc<Closable<Pool>>,
 }
 
 impl SendingEnd {
@@ -366,11 +368,11 @@ impl SendingEnd {
         interrupter: channel::Interrupter,
         object: &'static str,
         name: &str,
-        provider: Py<Provider>,
+        pool: Arc<Closable<Pool>>,
     ) -> Self {
         Self {
             end: End::new(output, interrupter, object, name),
-            provider,
+            pool,
         }
     }
 
@@ -410,7 +412,7 @@ impl SendingEnd {
 
 #[pymethods]
 impl SendingEnd {
-    /// Allocates a buffer of the provider, as :meth:`Provider.alloc`.
+    /// Allocates a buffer of the provider, as :meth:`Provider.alloc`, also when the provider was closed.
     #[pyo3(
         signature = (len, *, zeroed=false, timeout=Some(0.0)),
         text_signature = "($self, len, *, zeroed=False, timeout=0.0)"
@@ -422,7 +424,7 @@ impl SendingEnd {
         zeroed: bool,
         timeout: Option<f64>,
     ) -> PyResult<Buffer> {
-        self.provider.get().alloc(py, len, zeroed, timeout)
+        self.pool.get()?.alloc(py, len, zeroed, timeout)
     }
 
     /// Waits until the receivers have received everything. What was sent arrives even without this call.
@@ -469,9 +471,12 @@ impl SendingEnd {
         self.end.interrupt();
     }
 
-    /// Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`.
+    /// Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`. One that
+    /// waits for memory continues, unless the provider and all other ends of it are closed: then it raises
+    /// :class:`Interrupted`.
     fn close(&self, py: Python<'_>) {
         self.end.close(py);
+        self.pool.close(py);
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
@@ -482,6 +487,7 @@ impl SendingEnd {
     #[pyo3(signature = (*_error))]
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) {
         self.end.close(py);
+        self.pool.close(py);
     }
 }
 
@@ -508,10 +514,14 @@ impl SendingEnd {
 pub(crate) struct Sender;
 
 impl Sender {
-    fn of(sender: channel::Sender, name: &str, provider: Py<Provider>) -> PyClassInitializer<Self> {
+    fn of(
+        sender: channel::Sender,
+        name: &str,
+        pool: Arc<Closable<Pool>>,
+    ) -> PyClassInitializer<Self> {
         let interrupter = sender.interrupter();
         let output = Output::Sender(sender);
-        let end = SendingEnd::new(output, interrupter, "sender", name, provider);
+        let end = SendingEnd::new(output, interrupter, "sender", name, pool);
         PyClassInitializer::from(end).add_subclass(Self)
     }
 }
@@ -532,10 +542,11 @@ impl Sender {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let builder = sender_builder(options)?;
-        let sender = create(py, &provider, timeout, |pool, time| {
-            builder.clone().create_timeout(pool, name, time)
+        let pool = provider.get().get()?.share("sender")?;
+        let sender = create(py, &pool, timeout, |provider, time| {
+            builder.clone().create_timeout(provider, name, time)
         })?;
-        Ok(Self::of(sender, name, provider))
+        Ok(Self::of(sender, name, pool))
     }
 
     /// Creates a sender, waiting until no other one has the name, without blocking the event loop of asyncio. When
@@ -555,11 +566,12 @@ impl Sender {
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let builder = sender_builder(options)?;
-        let pool = provider.get().get()?;
+        let pool = provider.get().get()?.share("sender")?;
+        let provider = pool.get()?.provider().clone();
         let channel = name.clone();
-        let creating = async move { builder.create_async(&pool, &channel).await };
+        let creating = async move { builder.create_async(&provider, &channel).await };
         Pending::of_future(py, creating, move |py, sender| {
-            let sender = Py::new(py, Self::of(sender, &name, provider.clone_ref(py)))?;
+            let sender = Py::new(py, Self::of(sender, &name, pool.clone()))?;
             Ok(sender.into_any())
         })
     }
@@ -664,11 +676,11 @@ impl Publisher {
     fn of(
         publisher: channel::Publisher,
         name: &str,
-        provider: Py<Provider>,
+        pool: Arc<Closable<Pool>>,
     ) -> PyClassInitializer<Self> {
         let interrupter = publisher.interrupter();
         let output = Output::Publisher(publisher);
-        let end = SendingEnd::new(output, interrupter, "publisher", name, provider);
+        let end = SendingEnd::new(output, interrupter, "publisher", name, pool);
         PyClassInitializer::from(end).add_subclass(Self)
     }
 }
@@ -691,10 +703,11 @@ impl Publisher {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let builder = publisher_builder(options)?;
-        let publisher = create(py, &provider, timeout, |pool, time| {
-            builder.clone().create_timeout(pool, name, time)
+        let pool = provider.get().get()?.share("publisher")?;
+        let publisher = create(py, &pool, timeout, |provider, time| {
+            builder.clone().create_timeout(provider, name, time)
         })?;
-        Ok(Self::of(publisher, name, provider))
+        Ok(Self::of(publisher, name, pool))
     }
 
     /// Creates a publisher, waiting until no other one has the name, without blocking the event loop of asyncio.
@@ -726,11 +739,12 @@ impl Publisher {
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let builder = publisher_builder(options)?;
-        let pool = provider.get().get()?;
+        let pool = provider.get().get()?.share("publisher")?;
+        let provider = pool.get()?.provider().clone();
         let channel = name.clone();
-        let creating = async move { builder.create_async(&pool, &channel).await };
+        let creating = async move { builder.create_async(&provider, &channel).await };
         Pending::of_future(py, creating, move |py, publisher| {
-            let publisher = Py::new(py, Self::of(publisher, &name, provider.clone_ref(py)))?;
+            let publisher = Py::new(py, Self::of(publisher, &name, pool.clone()))?;
             Ok(publisher.into_any())
         })
     }

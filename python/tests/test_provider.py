@@ -1,10 +1,14 @@
 """Providers: options, errors, waiting for memory, statistics."""
 
+import asyncio
+import gc
 import threading
+import time
 
 import pytest
 
 import shm_pool
+from shm_pool import Publisher, Receiver, Sender, Subscriber
 
 
 def test_options(prefix):
@@ -74,6 +78,93 @@ def test_close_ends_waits(prefix):
         assert len(held) == 1 << 20, "a buffer outlives its provider"
         with pytest.raises(shm_pool.Closed):
             provider.alloc(1)
+
+
+@pytest.mark.parametrize("create, open", [(Sender, Receiver), (Publisher, Subscriber)])
+def test_ends_outlive_their_provider(prefix, create, open):
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider:
+        end = create(provider, "outlives")
+    with end, open("outlives", prefix) as receiver:
+        if create is Publisher:
+            end.wait_for_receivers(timeout=60)
+        with pytest.raises(shm_pool.Closed, match="this provider was closed"):
+            provider.alloc(1)
+        with pytest.raises(shm_pool.Closed):
+            create(provider, "another")
+        with end.alloc(1000, zeroed=True) as buffer:
+            end.send(buffer)
+        end.send(bytes(100))
+        asyncio.run(end.send_async(bytes(49)))
+        assert [len(receiver.recv(timeout=60)) for _ in range(3)] == [1000, 100, 49]
+    with pytest.raises(shm_pool.Closed, match=f"this {create.__name__.lower()} was closed"):
+        end.alloc(1)
+
+
+def waiting_for_memory(end):
+    """Returns a thread that waits for memory, and the list of what it gets."""
+    got = []
+
+    def wait():
+        try:
+            got.append(len(end.alloc(1 << 20, timeout=None)))
+        except shm_pool.Error as error:
+            got.append(type(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.1)
+    return thread, got
+
+
+def test_close_does_not_end_waits_of_others(prefix):
+    provider = shm_pool.Provider(namespace=prefix, max_bytes=1 << 20)
+    first, second = Publisher(provider, "first"), Sender(provider, "second")
+    held = first.alloc(1 << 20)
+    thread, got = waiting_for_memory(first)
+    provider.close()
+    second.close()
+    second.close()
+    time.sleep(0.1)
+    assert got == []
+    held.release()
+    thread.join()
+    assert got == [1 << 20]
+    first.close()
+
+
+@pytest.mark.parametrize("collect", [False, True])
+def test_last_close_ends_waits(prefix, collect):
+    provider = shm_pool.Provider(namespace=prefix, max_bytes=1 << 20)
+    first, second = Publisher(provider, "first"), Sender(provider, "second")
+    held = first.alloc(1 << 20)
+    thread, got = waiting_for_memory(first)
+    first.close()
+    if collect:
+        del provider, second
+        gc.collect()
+    else:
+        provider.close()
+        time.sleep(0.1)
+        assert got == []
+        second.close()
+    thread.join()
+    assert got == [shm_pool.Interrupted]
+    held.release()
+
+
+def test_creation_keeps_the_memory(prefix):
+    """A wait for a name uses the provider's memory, and so does what it creates."""
+    provider = shm_pool.Provider(namespace=prefix)
+    first = Publisher(provider, "taken")
+    created = []
+    creating = threading.Thread(target=lambda: created.append(Publisher(provider, "taken", timeout=60)))
+    creating.start()
+    time.sleep(0.1)
+    provider.close()
+    first.close()
+    creating.join()
+    with created[0] as publisher:
+        assert len(publisher.alloc(100)) == 100
 
 
 def test_timeouts_are_checked(provider):

@@ -256,8 +256,18 @@ class Provider:
     ...     frames = [provider.alloc(640 * 480) for _ in range(8)]
     ...     scans = [provider.alloc(10_000) for _ in range(16)]
 
-    Closing it returns idle memory to the system. Buffers stay valid. Memory of a provider that was
-    killed is removed by its last reader, or when the next one is made.
+    Its senders and publishers use its memory, too. When it and all of them are closed, idle memory returns to the
+    system. Buffers stay valid. Memory of a provider that was killed is removed by its last reader, or when the next
+    one is made.
+
+    >>> with shm_pool.Provider() as provider:
+    ...     publisher = shm_pool.Publisher(provider, "docs-outlives")
+    >>> len(publisher.alloc(1000))
+    1000
+    >>> provider.alloc(1000)
+    Traceback (most recent call last):
+        ...
+    shm_pool.errors.Closed: this provider was closed
 
     Raises :class:`InvalidArgument`, :class:`SystemCallFailed`.
     """
@@ -305,7 +315,9 @@ class Provider:
         Raises :class:`InvalidArgument` if it can never fit, :class:`Interrupted`, :class:`SystemCallFailed`.
         """
     def close(self) -> None:
-        """Closes the provider. A call that waits for memory in another thread raises :class:`Interrupted`."""
+        """Closes the provider. Its senders and publishers keep its memory, and allocate and send as before. When they
+        are closed, too, a call that waits for memory in another thread raises :class:`Interrupted`.
+        """
     def disconnect(self, peer: bytes) -> None:
         """Refuses a client of this id from now on. It may keep what it has."""
     def close_waits(self) -> None:
@@ -614,7 +626,9 @@ class _Pending:
 
 @disjoint_base
 class _SendingEnd:
-    """What a sender and a publisher have in common."""
+    """What a sender and a publisher have in common. Each uses the memory of its provider until it is closed itself,
+    also when the provider was closed before.
+    """
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
@@ -629,9 +643,12 @@ class _SendingEnd:
     def name(self) -> str:
         """The channel's name."""
     def alloc(self, len: int, *, zeroed: bool = False, timeout: float | None = 0.0) -> Buffer:
-        """Allocates a buffer of the provider, as :meth:`Provider.alloc`."""
+        """Allocates a buffer of the provider, as :meth:`Provider.alloc`, also when the provider was closed."""
     def close(self) -> None:
-        """Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`."""
+        """Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`. One that
+        waits for memory continues, unless the provider and all other ends of it are closed: then it raises
+        :class:`Interrupted`.
+        """
     def interrupt(self) -> None:
         """Ends the current wait, or the next one, with :class:`Interrupted`. For other threads."""
     def wait_until_received(self, *, timeout: float | None = None) -> None:
