@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 
 type Tag = [u8; 16];
 
+/// The crate's default of a publisher's `block_limit`.
+const DEFAULT_BLOCK_LIMIT: Duration = Duration::from_secs(5);
+
 /// Reads the argument `tag`.
 fn tag_of(argument: Option<Cow<'_, [u8]>>) -> PyResult<Option<Tag>> {
     let Some(bytes) = argument else {
@@ -167,7 +170,11 @@ fn send(
     tag: Option<Cow<'_, [u8]>>,
     timeout: Option<f64>,
 ) -> PyResult<Option<Sent>> {
-    let SendingEnd { end, pool } = end;
+    let SendingEnd {
+        end,
+        pool,
+        memory_limit,
+    } = end;
     let tag = tag_of(tag)?;
     let deadline = Deadline::after(timeout)?;
     end.check()?;
@@ -176,7 +183,11 @@ fn send(
         Err(bytes) => {
             let pool = pool.get()?;
             memory::warn_of_copy(py, &bytes, pool.provider().id())?;
-            Content::Buffer(pool.copy(py, &bytes, deadline)?)
+            let for_memory = match timeout {
+                Some(_) => deadline,
+                None => Deadline::within(*memory_limit),
+            };
+            Content::Buffer(pool.copy(py, &bytes, for_memory)?)
         }
     };
     let sent = end.until(py, deadline, errors::is_full, |end, time| {
@@ -323,8 +334,12 @@ fn sender_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<SenderBuilder
     Ok(builder)
 }
 
-fn publisher_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<PublisherBuilder> {
+/// Returns the builder of a publisher, and its `block_limit`.
+fn publisher_builder(
+    options: Option<&Bound<'_, PyDict>>,
+) -> PyResult<(PublisherBuilder, Duration)> {
     let mut builder = channel::Publisher::builder();
+    let mut block_limit = DEFAULT_BLOCK_LIMIT;
     for option in options::keywords(options)? {
         builder = match option.name() {
             "max_subscribers" => set(builder, option.read()?, PublisherBuilder::max_subscribers),
@@ -337,7 +352,10 @@ fn publisher_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<PublisherB
             ),
             "on_full" => set(builder, option.choice()?, PublisherBuilder::on_full),
             "allow_blocking" => set(builder, option.read()?, PublisherBuilder::allow_blocking),
-            "block_limit" => set(builder, option.seconds()?, PublisherBuilder::block_limit),
+            "block_limit" => {
+                block_limit = option.seconds()?.unwrap_or(block_limit);
+                builder
+            }
             "on_stall" => set(builder, option.choice()?, PublisherBuilder::on_stall),
             "history" => set(builder, option.read()?, PublisherBuilder::history),
             "mode" => set(builder, option.read()?, PublisherBuilder::mode),
@@ -350,7 +368,7 @@ fn publisher_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<PublisherB
             _ => return Err(option.unexpected("Publisher")),
         };
     }
-    Ok(builder)
+    Ok((builder.block_limit(block_limit), block_limit))
 }
 
 /// What a sender and a publisher have in common. Each uses the memory of its provider until it is closed itself,
@@ -360,6 +378,8 @@ pub(crate) struct SendingEnd {
     end: Arc<End<Output>>,
     /// Its own use of the provider's memory.
     pool: Arc<Closable<Pool>>,
+    /// How long a send without a timeout waits for the memory of a copy.
+    memory_limit: Duration,
 }
 
 impl SendingEnd {
@@ -369,10 +389,12 @@ impl SendingEnd {
         object: &'static str,
         name: &str,
         pool: Arc<Closable<Pool>>,
+        memory_limit: Duration,
     ) -> Self {
         Self {
             end: End::new(output, interrupter, object, name),
             pool,
+            memory_limit,
         }
     }
 
@@ -521,7 +543,7 @@ impl Sender {
     ) -> PyClassInitializer<Self> {
         let interrupter = sender.interrupter();
         let output = Output::Sender(sender);
-        let end = SendingEnd::new(output, interrupter, "sender", name, pool);
+        let end = SendingEnd::new(output, interrupter, "sender", name, pool, Duration::MAX);
         PyClassInitializer::from(end).add_subclass(Self)
     }
 }
@@ -577,15 +599,16 @@ impl Sender {
     }
 
     /// Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them
-    /// travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room,
-    /// by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a number, which
-    /// the receiver finds in :attr:`Message.tag`.
+    /// travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room, and for the memory
+    /// of a copy, by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a
+    /// number, which the receiver finds in :attr:`Message.tag`.
     ///
     /// Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
     ///
     /// Raises :class:`Disconnected` if the receiver has closed or died, :class:`Timeout`,
     /// :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a
-    /// buffer of another provider; for a copy, as :meth:`Provider.alloc`.
+    /// buffer of another provider. If there is no memory for a copy, it raises :class:`Timeout` after a wait, and
+    /// :class:`PoolExhausted` with ``timeout=0``; otherwise as :meth:`Provider.alloc`.
     #[pyo3(signature = (message, *, tag=None, timeout=None))]
     fn send(
         slf: &Bound<'_, Self>,
@@ -601,7 +624,8 @@ impl Sender {
     /// asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
     /// :class:`InUse`.
     ///
-    /// Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
+    /// It waits for memory without limit. Raises as :meth:`send`, except :class:`Timeout` and
+    /// :class:`PoolExhausted`.
     #[pyo3(signature = (message, *, tag=None))]
     fn send_async<'py>(
         slf: &Bound<'py, Self>,
@@ -677,10 +701,11 @@ impl Publisher {
         publisher: channel::Publisher,
         name: &str,
         pool: Arc<Closable<Pool>>,
+        block_limit: Duration,
     ) -> PyClassInitializer<Self> {
         let interrupter = publisher.interrupter();
         let output = Output::Publisher(publisher);
-        let end = SendingEnd::new(output, interrupter, "publisher", name, pool);
+        let end = SendingEnd::new(output, interrupter, "publisher", name, pool, block_limit);
         PyClassInitializer::from(end).add_subclass(Self)
     }
 }
@@ -702,12 +727,12 @@ impl Publisher {
         timeout: Option<f64>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let builder = publisher_builder(options)?;
+        let (builder, block_limit) = publisher_builder(options)?;
         let pool = provider.get().get()?.share("publisher")?;
         let publisher = create(py, &pool, timeout, |provider, time| {
             builder.clone().create_timeout(provider, name, time)
         })?;
-        Ok(Self::of(publisher, name, pool))
+        Ok(Self::of(publisher, name, pool, block_limit))
     }
 
     /// Creates a publisher, waiting until no other one has the name, without blocking the event loop of asyncio.
@@ -738,13 +763,13 @@ impl Publisher {
         name: String,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let builder = publisher_builder(options)?;
+        let (builder, block_limit) = publisher_builder(options)?;
         let pool = provider.get().get()?.share("publisher")?;
         let provider = pool.get()?.provider().clone();
         let channel = name.clone();
         let creating = async move { builder.create_async(&provider, &channel).await };
         Pending::of_future(py, creating, move |py, publisher| {
-            let publisher = Py::new(py, Self::of(publisher, &name, pool.clone()))?;
+            let publisher = Py::new(py, Self::of(publisher, &name, pool.clone(), block_limit))?;
             Ok(publisher.into_any())
         })
     }
@@ -754,6 +779,10 @@ impl Publisher {
     /// receivers with :attr:`OnFull.BLOCK`; if one makes no room, no receiver gets the message. A
     /// receiver that has made no room for the ``block_limit`` delays no further message until it does.
     /// ``tag`` is as for :meth:`Sender.send`.
+    ///
+    /// A copy first waits for memory, within the same ``timeout``, by default also at most for the ``block_limit``.
+    /// If there is none, it raises :class:`Timeout` after the wait, and :class:`PoolExhausted` if it may not wait,
+    /// with ``timeout=0`` or a ``block_limit`` of 0.
     ///
     /// Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
     ///
@@ -772,7 +801,8 @@ impl Publisher {
     /// asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
     /// :class:`InUse`.
     ///
-    /// Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
+    /// It waits for memory without limit. Raises as :meth:`send`, except :class:`Timeout` and
+    /// :class:`PoolExhausted`.
     #[pyo3(signature = (message, *, tag=None))]
     fn send_async<'py>(
         slf: &Bound<'py, Self>,

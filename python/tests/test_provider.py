@@ -167,6 +167,48 @@ def test_creation_keeps_the_memory(prefix):
         assert len(publisher.alloc(100)) == 100
 
 
+@pytest.mark.parametrize("create", [Sender, Publisher])
+@pytest.mark.parametrize("options", [{}, {"timeout": None}, {"timeout": 60}])
+def test_copy_waits_for_memory(prefix, create, options):
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider, create(provider, "full") as end:
+        held = provider.alloc(1 << 20)
+        releasing = threading.Timer(0.05, held.release)
+        releasing.start()
+        end.send(bytes(1000), **options)
+        releasing.join()
+
+
+def test_copy_gets_no_memory(prefix):
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider:
+        with Sender(provider, "pair") as sender, Publisher(provider, "default") as publisher:
+            with Publisher(provider, "at once", block_limit=0) as at_once, provider.alloc(1 << 20):
+                for end in sender, publisher, at_once:
+                    with pytest.raises(shm_pool.PoolExhausted, match="under max_bytes 1048576"):
+                        end.send(bytes(49), timeout=0)
+                    with pytest.raises(shm_pool.Timeout, match="not enough memory was released"):
+                        end.send(bytes(49), timeout=0.01)
+                    # No memory is needed.
+                    end.send(bytes(48))
+                with pytest.raises(shm_pool.PoolExhausted):
+                    at_once.send(bytes(49))
+                # A sender waits on: until its wait is ended.
+                ending = threading.Timer(0.1, provider.close_waits)
+                ending.start()
+                with pytest.raises(shm_pool.Interrupted):
+                    sender.send(bytes(49))
+                ending.join()
+
+
+def test_block_limit_of_a_copy(prefix):
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider:
+        default = Publisher(provider, "default")
+        brief = asyncio.run(Publisher.create_async(provider, "brief", block_limit=0.01))
+        with default, brief, provider.alloc(1 << 20):
+            for publisher, limit in (brief, r"\d+(\.\d+)?ms"), (default, r"5(\.\d+)?s"):
+                with pytest.raises(shm_pool.Timeout, match=f"not enough memory was released within {limit}"):
+                    publisher.send(bytes(49))
+
+
 def test_timeouts_are_checked(provider):
     for timeout in -1, float("nan"):
         with pytest.raises(shm_pool.InvalidArgument, match="timeout"):

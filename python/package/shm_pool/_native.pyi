@@ -713,22 +713,24 @@ class Sender(_SendingEnd):
         """
     def send(self, message: _BytesLike, *, tag: bytes | bytearray | None = None, timeout: float | None = None) -> None:
         """Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them
-        travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room,
-        by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a number, which
-        the receiver finds in :attr:`Message.tag`.
+        travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room, and for the memory
+        of a copy, by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a
+        number, which the receiver finds in :attr:`Message.tag`.
 
         Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
 
         Raises :class:`Disconnected` if the receiver has closed or died, :class:`Timeout`,
         :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a
-        buffer of another provider; for a copy, as :meth:`Provider.alloc`.
+        buffer of another provider. If there is no memory for a copy, it raises :class:`Timeout` after a wait, and
+        :class:`PoolExhausted` with ``timeout=0``; otherwise as :meth:`Provider.alloc`.
         """
     async def send_async(self, message: _BytesLike, *, tag: bytes | bytearray | None = None) -> None:
         """Sends as :meth:`send`, and waits for room, and memory for a copy, without blocking the event loop of
         asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
         :class:`InUse`.
 
-        Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
+        It waits for memory without limit. Raises as :meth:`send`, except :class:`Timeout` and
+        :class:`PoolExhausted`.
         """
     def wait_for_receiver(self, *, timeout: float | None = None) -> None:
         """Waits until a receiver has opened the channel. Raises :class:`Timeout`,
@@ -852,6 +854,10 @@ class Publisher(_SendingEnd):
         receiver that has made no room for the ``block_limit`` delays no further message until it does.
         ``tag`` is as for :meth:`Sender.send`.
 
+        A copy first waits for memory, within the same ``timeout``, by default also at most for the ``block_limit``.
+        If there is none, it raises :class:`Timeout` after the wait, and :class:`PoolExhausted` if it may not wait,
+        with ``timeout=0`` or a ``block_limit`` of 0.
+
         Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
 
         Raises as :meth:`Sender.send`, but not :class:`Disconnected`.
@@ -861,7 +867,8 @@ class Publisher(_SendingEnd):
         asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
         :class:`InUse`.
 
-        Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
+        It waits for memory without limit. Raises as :meth:`send`, except :class:`Timeout` and
+        :class:`PoolExhausted`.
         """
     def wait_for_receivers(self, receivers: int = 1, *, timeout: float | None = None) -> None:
         """Waits until this many receivers have joined. Raises :class:`Timeout`."""
