@@ -212,9 +212,9 @@ impl Drop for Pool {
 ///
 /// ``max_bytes`` is the cap in bytes (default 1 GiB; memory is taken when it is first needed). ``room_for`` adds
 /// what messages take to the cap, by default to nothing: it is a list of pairs, of a length and of how many
-/// messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how much one :class:`Client` may hold, ``namespace`` where its names
-/// are (a :class:`Namespace`, or its prefix), and ``mode`` the permission bits (default 0o600).
-/// ``lock_memory=True`` keeps its memory from being swapped out, ``max_idle_per_class`` is how many idle buffers of
+/// messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how
+/// much one :class:`Client` may hold, ``namespace`` where its names are (a :class:`Namespace`, or its prefix), and
+/// ``mode`` the permission bits (default 0o600). ``lock_memory=True`` keeps its memory from being swapped out, ``max_idle_per_class`` is how many idle buffers of
 /// one size are kept, and ``max_shared`` how many buffers may be shared at a time.
 ///
 /// >>> import shm_pool
@@ -239,7 +239,8 @@ impl Drop for Pool {
 ///     ...
 /// shm_pool.errors.Closed: this provider was closed
 ///
-/// Raises :class:`InvalidArgument`, :class:`SystemCallFailed`.
+/// Raises :class:`InvalidArgument`, and :class:`SystemCallFailed`: with EPERM if it may not lock so much memory, and
+/// with ENOMEM if it finds none for its lists.
 #[pyclass(frozen, module = "shm_pool")]
 pub(crate) struct Provider(Arc<Closable<Pool>>);
 
@@ -358,7 +359,8 @@ impl Provider {
     /// Makes ``count`` buffers of ``len`` bytes in advance, until the reservation is closed: the first
     /// message then costs no more than later ones.
     ///
-    /// Raises as :meth:`alloc`.
+    /// Raises as :meth:`alloc`, also :class:`InvalidArgument` above ``max_idle_per_class``, and :class:`Error` if too
+    /// many buffers are shared.
     fn reserve(&self, py: Python<'_>, len: usize, count: usize) -> PyResult<Reservation> {
         let pool = self.get()?;
         let reservation =

@@ -270,7 +270,7 @@ fn subscriber_builder(
 /// [b'first', b'second']
 ///
 /// Raises :class:`NotFound`, :class:`NameTaken`, :class:`InvalidArgument` (also for the channel of a
-/// publisher), :class:`SystemCallFailed`.
+/// publisher, or of another type), :class:`OtherVersion`, :class:`SystemCallFailed`.
 #[pyclass(frozen, extends = ReceivingEnd, module = "shm_pool")]
 pub(crate) struct Receiver;
 
@@ -361,8 +361,8 @@ impl Receiver {
 /// >>> bytes(subscriber.recv())
 /// b'a sample'
 ///
-/// Raises :class:`NotFound`, :class:`InvalidArgument` (also for the channel of a sender),
-/// :class:`SystemCallFailed`.
+/// Raises :class:`NotFound`, :class:`InvalidArgument` (also for the channel of a sender, or of another type),
+/// :class:`OtherVersion`, :class:`SystemCallFailed`, and :class:`Error` if the publisher has ``max_subscribers``.
 #[pyclass(frozen, extends = ReceivingEnd, module = "shm_pool")]
 pub(crate) struct Subscriber;
 
@@ -501,7 +501,9 @@ impl ReceivingEnd {
     ///
     /// Raises :class:`Timeout`, :class:`Disconnected` if the other side has closed or died, all its
     /// messages were received, and the end does not wait for the next one, :class:`Evicted`,
-    /// :class:`TooManyBorrowed`, :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`.
+    /// :class:`TooManyBorrowed`, :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`. An end that
+    /// opens the channel of a later sender or publisher raises as when it was made, too: :class:`InvalidArgument`
+    /// if that is of another type, and :class:`OtherVersion`.
     #[pyo3(signature = (*, timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
         let deadline = Deadline::after(timeout)?;

@@ -635,8 +635,8 @@ impl Sender {
         send_async(slf.py(), slf.as_super().get(), message, tag)
     }
 
-    /// Waits until a receiver has opened the channel. Raises :class:`Timeout`,
-    /// :class:`Disconnected`.
+    /// Waits until a receiver has opened the channel. Raises :class:`Timeout`, :class:`Disconnected`. If a receiver
+    /// of another version of this package was refused, the text names both versions.
     #[pyo3(signature = (*, timeout=None))]
     fn wait_for_receiver(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
         slf.as_super()
@@ -812,7 +812,8 @@ impl Publisher {
         send_async(slf.py(), slf.as_super().get(), message, tag)
     }
 
-    /// Waits until this many receivers have joined. Raises :class:`Timeout`.
+    /// Waits until this many receivers have joined. Raises :class:`Timeout`. If a receiver of another version of
+    /// this package was refused, the text names both versions.
     #[pyo3(signature = (receivers=1, *, timeout=None))]
     fn wait_for_receivers(
         slf: &Bound<'_, Self>,

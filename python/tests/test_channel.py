@@ -406,6 +406,43 @@ def test_message_type_is_checked():
         MessageType("A", 1, 8, align=3)
 
 
+def test_later_publisher_of_another_type(provider, prefix):
+    pose = MessageType("Pose", version=1, size=24, align=8)
+    with Subscriber("typed", prefix, message_type=pose) as subscriber:
+        with Publisher(provider, "typed"):
+            with pytest.raises(shm_pool.InvalidArgument, match="carries untyped messages"):
+                subscriber.recv(timeout=60)
+        with Publisher(provider, "typed", message_type=pose, history=1) as publisher:
+            publisher.send(bytes(24))
+            waiting = in_thread(lambda: publisher.wait_for_receivers(timeout=60))
+            assert len(subscriber.recv(timeout=60)) == 24
+            assert waiting() == []
+
+
+def as_other_version(prefix, name):
+    """Makes a channel look like one of another build, one version back. Returns its version, and this one."""
+    with open(f"/dev/shm/{prefix}.{name}.channel", "r+b") as channel:
+        # Where all versions have it.
+        channel.seek(8)
+        version = int.from_bytes(channel.read(4), "little")
+        channel.seek(8)
+        channel.write((version - 1).to_bytes(4, "little"))
+    return version - 1, version
+
+
+@pytest.mark.parametrize("create, receive", [(Sender, Receiver), (Publisher, Subscriber)])
+def test_other_version(provider, prefix, create, receive):
+    with receive("versions", prefix, on_end=OnEnd.WAIT) as later, create(provider, "versions") as end:
+        old, new = as_other_version(prefix, "versions")
+        with pytest.raises(shm_pool.OtherVersion, match=f"has version {old} .* uses version {new}"):
+            receive("versions", prefix)
+        with pytest.raises(shm_pool.OtherVersion, match=f"has version {old} .* uses version {new}"):
+            later.recv(timeout=60)
+        wait = end.wait_for_receiver if create is Sender else end.wait_for_receivers
+        with pytest.raises(shm_pool.Timeout, match=f"one has version {new} .* this channel has version {old}"):
+            wait(timeout=0.01)
+
+
 def test_alloc_of_an_end(provider):
     for create in Sender, Publisher:
         with create(provider, "ends") as end:

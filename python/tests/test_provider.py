@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import re
 import threading
 import time
 
@@ -26,16 +28,35 @@ def test_options(prefix):
 def test_more_options(prefix):
     options = {"lock_memory": False, "max_idle_per_class": 2, "max_shared": 100, "mode": 0o660}
     with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20, **options) as provider:
-        with pytest.raises(shm_pool.Error, match=r"raise Provider\(max_idle_per_class=\)"):
+        with pytest.raises(shm_pool.InvalidArgument, match=r"raise Provider\(max_idle_per_class=\)"):
             provider.reserve(1000, 3)
         provider.reserve(1000, 2).close()
     with pytest.raises(shm_pool.InvalidArgument, match="max_shared"):
         shm_pool.Provider(namespace=prefix, max_shared=0)
-    # What may be locked depends on the limit of this process.
-    try:
-        shm_pool.Provider(namespace=prefix, max_bytes=1 << 20, lock_memory=True).close()
-    except shm_pool.SystemCallFailed as refused:
-        assert "ulimit -l" in str(refused)
+    with pytest.raises(shm_pool.InvalidArgument, match=f"that of uid {os.getuid() + 1}"):
+        shm_pool.Provider(namespace=shm_pool.Namespace(prefix, uid=os.getuid() + 1))
+
+
+def test_locked_memory(python, prefix):
+    program = """if True:
+        import os, resource, shm_pool, sys
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
+        if os.getuid() == 0:  # which may lock without limit
+            try:
+                os.setuid(65534)
+            except OSError:
+                sys.exit(print("no other user"))
+        try:
+            shm_pool.Provider(namespace=sys.argv[1], max_bytes=1 << 20, lock_memory=True)
+        except shm_pool.SystemCallFailed as error:
+            print(error)
+    """
+    child = python(program, prefix)
+    line = child.line()
+    if line == "no other user":
+        pytest.skip(line)
+    assert re.match(r"\[Errno 1\] lock_memory needs .* may lock only 65536, .*ulimit -l", line)
+    assert child.end() == 0
 
 
 def test_exhausted(prefix):

@@ -242,9 +242,9 @@ class Provider:
 
     ``max_bytes`` is the cap in bytes (default 1 GiB; memory is taken when it is first needed). ``room_for`` adds
     what messages take to the cap, by default to nothing: it is a list of pairs, of a length and of how many
-    messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how much one :class:`Client` may hold, ``namespace`` where its names
-    are (a :class:`Namespace`, or its prefix), and ``mode`` the permission bits (default 0o600).
-    ``lock_memory=True`` keeps its memory from being swapped out, ``max_idle_per_class`` is how many idle buffers of
+    messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how
+    much one :class:`Client` may hold, ``namespace`` where its names are (a :class:`Namespace`, or its prefix), and
+    ``mode`` the permission bits (default 0o600). ``lock_memory=True`` keeps its memory from being swapped out, ``max_idle_per_class`` is how many idle buffers of
     one size are kept, and ``max_shared`` how many buffers may be shared at a time.
 
     >>> import shm_pool
@@ -269,7 +269,8 @@ class Provider:
         ...
     shm_pool.errors.Closed: this provider was closed
 
-    Raises :class:`InvalidArgument`, :class:`SystemCallFailed`.
+    Raises :class:`InvalidArgument`, and :class:`SystemCallFailed`: with EPERM if it may not lock so much memory, and
+    with ENOMEM if it finds none for its lists.
     """
     def __new__(
         cls,
@@ -328,7 +329,8 @@ class Provider:
         """Makes ``count`` buffers of ``len`` bytes in advance, until the reservation is closed: the first
         message then costs no more than later ones.
 
-        Raises as :meth:`alloc`.
+        Raises as :meth:`alloc`, also :class:`InvalidArgument` above ``max_idle_per_class``, and :class:`Error` if too
+        many buffers are shared.
         """
     def stats(self) -> Stats:
         """Returns how much memory is held, in use and leased."""
@@ -733,8 +735,8 @@ class Sender(_SendingEnd):
         :class:`PoolExhausted`.
         """
     def wait_for_receiver(self, *, timeout: float | None = None) -> None:
-        """Waits until a receiver has opened the channel. Raises :class:`Timeout`,
-        :class:`Disconnected`.
+        """Waits until a receiver has opened the channel. Raises :class:`Timeout`, :class:`Disconnected`. If a receiver
+        of another version of this package was refused, the text names both versions.
         """
     async def wait_for_receiver_async(self) -> None:
         """Waits as :meth:`wait_for_receiver`, without blocking the event loop of asyncio. Meanwhile, other calls
@@ -871,7 +873,9 @@ class Publisher(_SendingEnd):
         :class:`PoolExhausted`.
         """
     def wait_for_receivers(self, receivers: int = 1, *, timeout: float | None = None) -> None:
-        """Waits until this many receivers have joined. Raises :class:`Timeout`."""
+        """Waits until this many receivers have joined. Raises :class:`Timeout`. If a receiver of another version of
+        this package was refused, the text names both versions.
+        """
     async def wait_for_receivers_async(self, receivers: int = 1) -> None:
         """Waits as :meth:`wait_for_receivers`, without blocking the event loop of asyncio. Meanwhile, other calls
         raise :class:`InUse`.
@@ -978,7 +982,9 @@ class _ReceivingEnd:
 
         Raises :class:`Timeout`, :class:`Disconnected` if the other side has closed or died, all its
         messages were received, and the end does not wait for the next one, :class:`Evicted`,
-        :class:`TooManyBorrowed`, :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`.
+        :class:`TooManyBorrowed`, :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`. An end that
+        opens the channel of a later sender or publisher raises as when it was made, too: :class:`InvalidArgument`
+        if that is of another type, and :class:`OtherVersion`.
         """
     async def recv_async(self) -> Message:
         """Receives the next message without blocking the event loop of asyncio.
@@ -1049,7 +1055,7 @@ class Receiver(_ReceivingEnd):
     [b'first', b'second']
 
     Raises :class:`NotFound`, :class:`NameTaken`, :class:`InvalidArgument` (also for the channel of a
-    publisher), :class:`SystemCallFailed`.
+    publisher, or of another type), :class:`OtherVersion`, :class:`SystemCallFailed`.
     """
     def __new__(
         cls,
@@ -1102,8 +1108,8 @@ class Subscriber(_ReceivingEnd):
     >>> bytes(subscriber.recv())
     b'a sample'
 
-    Raises :class:`NotFound`, :class:`InvalidArgument` (also for the channel of a sender),
-    :class:`SystemCallFailed`.
+    Raises :class:`NotFound`, :class:`InvalidArgument` (also for the channel of a sender, or of another type),
+    :class:`OtherVersion`, :class:`SystemCallFailed`, and :class:`Error` if the publisher has ``max_subscribers``.
     """
     def __new__(
         cls,
