@@ -381,6 +381,19 @@ impl Provider {
         Ok(detach(py, || pool.provider.trim()))
     }
 
+    /// Returns idle memory to the system until ``bytes_held`` of :meth:`stats` is at most ``bytes``, as far as
+    /// possible. Reserved buffers stay. Returns the number of bytes.
+    ///
+    /// >>> import shm_pool
+    /// >>> provider = shm_pool.Provider()
+    /// >>> provider.alloc(4 << 20).release()
+    /// >>> provider.trim_to(1 << 20) > 0, provider.stats().bytes_held <= 1 << 20
+    /// (True, True)
+    fn trim_to(&self, py: Python<'_>, bytes: usize) -> PyResult<usize> {
+        let pool = self.get()?;
+        Ok(detach(py, || pool.provider.trim_to(bytes)))
+    }
+
     /// Takes back what dead peers held, as :meth:`alloc` does at the cap. Returns how many messages.
     fn reclaim(&self, py: Python<'_>) -> PyResult<usize> {
         let pool = self.get()?;

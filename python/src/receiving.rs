@@ -8,7 +8,7 @@ use crate::names::{self, In};
 use crate::options::{self, set, Choice, MessageType};
 use crate::pending::{Operation, Pending};
 use crate::wait::{self, Deadline};
-use pyo3::exceptions::PyStopIteration;
+use pyo3::exceptions::{PyBaseException, PyStopIteration};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shm_pool::channel::{
@@ -495,6 +495,44 @@ impl ConnectionChange {
     }
 }
 
+/// How many messages of a :class:`Publisher` a :class:`Subscriber` has missed, in ``total`` and by reason: sent to it
+/// and ``withdrawn``, to make room for newer ones or as it was disconnected; skipped because it was behind by its
+/// capacity (``full``), held as many buffers or bytes as it may (``too_many_borrowed``), or had made no room for too
+/// long (``stalled``); or sent before the system let the publisher connect it (``not_connected``).
+#[pyclass(frozen, get_all, eq, module = "shm_pool")]
+#[derive(PartialEq, Eq)]
+pub(crate) struct Missed {
+    withdrawn: u64,
+    full: u64,
+    too_many_borrowed: u64,
+    stalled: u64,
+    not_connected: u64,
+    total: u64,
+}
+
+impl From<channel::Missed> for Missed {
+    fn from(missed: channel::Missed) -> Self {
+        Self {
+            withdrawn: missed.withdrawn,
+            full: missed.full,
+            too_many_borrowed: missed.too_many_borrowed,
+            stalled: missed.stalled,
+            not_connected: missed.not_connected,
+            total: missed.total(),
+        }
+    }
+}
+
+#[pymethods]
+impl Missed {
+    fn __repr__(&self) -> String {
+        format!(
+            "Missed(withdrawn={}, full={}, too_many_borrowed={}, stalled={}, not_connected={})",
+            self.withdrawn, self.full, self.too_many_borrowed, self.stalled, self.not_connected
+        )
+    }
+}
+
 #[pymethods]
 impl ReceivingEnd {
     /// Receives the next message, waiting at most ``timeout`` seconds, by default without limit.
@@ -607,6 +645,42 @@ impl ReceivingEnd {
     #[getter]
     fn message_type(&self) -> PyResult<Option<MessageType>> {
         self.get(|ends| each!(ends, end => end.message_type().map(MessageType::of)))
+    }
+
+    /// How many messages of the present publisher were missed, by reason. Those of a :class:`Sender` are not.
+    /// :attr:`Message.missed` is the number before one message.
+    ///
+    /// >>> import shm_pool
+    /// >>> provider = shm_pool.Provider()
+    /// >>> publisher = shm_pool.Publisher(provider, "docs-missed")
+    /// >>> subscriber = shm_pool.Subscriber("docs-missed", capacity=1)
+    /// >>> for number in range(3):
+    /// ...     sent = publisher.send(bytes(number))
+    /// >>> subscriber.missed
+    /// Missed(withdrawn=2, full=0, too_many_borrowed=0, stalled=0, not_connected=0)
+    #[getter]
+    fn missed(&self) -> PyResult<Missed> {
+        self.get(|ends| each!(ends, end => Missed::from(end.missed())))
+    }
+
+    /// The number of the provider of the messages, as :attr:`Provider.id`; ``None`` while there is no other side.
+    #[getter]
+    fn provider(&self) -> PyResult<Option<u64>> {
+        self.get(|ends| each!(ends, end => end.provider().map(|id| id.to_u64())))
+    }
+
+    /// Why the channel could not be opened at the last attempt, while it is not open, as the exception: for example
+    /// :class:`NotFound`, or :class:`NameTaken` if a channel has its receiver. This end waits until it can. ``None``
+    /// if a receive has raised it.
+    ///
+    /// >>> import shm_pool
+    /// >>> subscriber = shm_pool.Subscriber("docs-last-error")
+    /// >>> isinstance(subscriber.last_error, shm_pool.NotFound)
+    /// True
+    #[getter]
+    fn last_error(&self, py: Python<'_>) -> PyResult<Option<Py<PyBaseException>>> {
+        let error = self.get(|ends| each!(ends, end => end.last_error().cloned()))?;
+        Ok(error.map(|error| error.into_py().into_value(py)))
     }
 
     /// The channel's name.

@@ -357,6 +357,7 @@ fn publisher_builder(
                 builder
             }
             "on_stall" => set(builder, option.choice()?, PublisherBuilder::on_stall),
+            "joins_in_send" => set(builder, option.read()?, PublisherBuilder::joins_in_send),
             "history" => set(builder, option.read()?, PublisherBuilder::history),
             "mode" => set(builder, option.read()?, PublisherBuilder::mode),
             "spin" => set(builder, option.seconds()?, PublisherBuilder::spin),
@@ -662,7 +663,9 @@ impl Sender {
 /// do not choose: :attr:`OnFull.DROP_OLDEST` by default. ``allow_blocking=False`` refuses those
 /// that choose :attr:`OnFull.BLOCK`. A message waits for those at most ``block_limit`` seconds (default 5):
 /// then a receiver without room is stalled, and ``on_stall`` says what happens to it, by default
-/// :attr:`OnStall.SKIP`. A new receiver first gets the last ``history`` messages (default 0). A receiver may hold
+/// :attr:`OnStall.SKIP`. With ``joins_in_send=False``, a send connects no receiver that has joined, and disconnects
+/// none that has closed or died, which takes some 20 system calls for each: :meth:`serve_joins` and the waits for
+/// receivers do. A new receiver first gets the last ``history`` messages (default 0). A receiver may hold
 /// ``max_borrowed`` buffers (default 2048), of ``max_bytes_per_receiver`` (default: a quarter of the provider's
 /// ``max_bytes``). ``timeout``, ``mode``, ``spin`` and ``message_type`` are as for a :class:`Sender`.
 ///
@@ -717,8 +720,9 @@ impl Publisher {
         signature = (provider, name, *, timeout=Some(0.0), **options),
         text_signature = "(provider, name, *, timeout=0.0, max_subscribers=None, capacity=None, \
                           max_borrowed=None, max_bytes_per_receiver=None, on_full=None, \
-                          allow_blocking=None, block_limit=None, on_stall=None, history=None, \
-                          mode=None, spin=None, message_type=None)"
+                          allow_blocking=None, block_limit=None, on_stall=None, \
+                          joins_in_send=None, history=None, mode=None, spin=None, \
+                          message_type=None)"
     )]
     fn new(
         py: Python<'_>,
@@ -754,8 +758,9 @@ impl Publisher {
         signature = (provider, name, **options),
         text_signature = "(provider, name, *, max_subscribers=None, capacity=None, \
                           max_borrowed=None, max_bytes_per_receiver=None, on_full=None, \
-                          allow_blocking=None, block_limit=None, on_stall=None, history=None, \
-                          mode=None, spin=None, message_type=None)"
+                          allow_blocking=None, block_limit=None, on_stall=None, \
+                          joins_in_send=None, history=None, mode=None, spin=None, \
+                          message_type=None)"
     )]
     fn create_async<'py>(
         py: Python<'py>,
@@ -836,15 +841,26 @@ impl Publisher {
     }
 
     /// Connects one receiver that has joined, or disconnects those that have closed or died. Returns whether
-    /// it did: then call it again. A send does that, too.
+    /// it did: then call it again. A send does that, too, unless ``joins_in_send=False``:
+    ///
+    /// >>> import shm_pool
+    /// >>> provider = shm_pool.Provider()
+    /// >>> publisher = shm_pool.Publisher(provider, "docs-joins", joins_in_send=False)
+    /// >>> subscriber = shm_pool.Subscriber("docs-joins")
+    /// >>> publisher.send(b"").receivers
+    /// 0
+    /// >>> while publisher.serve_joins():
+    /// ...     pass
+    /// >>> publisher.send(b"").receivers
+    /// 1
     fn serve_joins(slf: &Bound<'_, Self>) -> PyResult<bool> {
         slf.as_super()
             .get()
             .with_publisher(channel::Publisher::serve_joins)
     }
 
-    /// Returns the state of each connected receiver. One that has joined is connected by the next send, wait for
-    /// receivers or :meth:`serve_joins`.
+    /// Returns the state of each connected receiver. One that has joined is connected by the next wait for receivers
+    /// or :meth:`serve_joins`, or by the next send, unless ``joins_in_send=False``.
     fn receivers(slf: &Bound<'_, Self>) -> PyResult<Vec<ReceiverState>> {
         let end = slf.as_super().get();
         end.with_publisher(|publisher| publisher.receivers().map(ReceiverState::from).collect())
@@ -915,12 +931,13 @@ impl Sent {
     }
 }
 
-/// A snapshot of a receiver of a :class:`Publisher`: how many messages wait for it, how many
-/// buffers it holds (``borrowed``), how many messages it has ``missed``, and whether it
-/// ``is_stalled``: messages are skipped until it makes room.
+/// A snapshot of a receiver of a :class:`Publisher`: the id of its ``process``, as that states it, in its own PID
+/// namespace; how many messages wait for it, how many buffers it holds (``borrowed``), how many messages it has
+/// ``missed``, and whether it ``is_stalled``: messages are skipped until it makes room.
 #[pyclass(frozen, get_all, module = "shm_pool")]
 pub(crate) struct ReceiverState {
     id: u64,
+    process: Option<u32>,
     on_full: Choice<OnFull>,
     capacity: usize,
     waiting: usize,
@@ -933,6 +950,7 @@ impl From<channel::ReceiverState> for ReceiverState {
     fn from(state: channel::ReceiverState) -> Self {
         Self {
             id: state.id.into(),
+            process: state.process,
             on_full: Choice(state.on_full),
             capacity: state.capacity,
             waiting: state.waiting,
@@ -947,8 +965,12 @@ impl From<channel::ReceiverState> for ReceiverState {
 impl ReceiverState {
     fn __repr__(&self) -> String {
         let is_stalled = if self.is_stalled { "True" } else { "False" };
+        let process = match self.process {
+            Some(id) => id.to_string(),
+            None => "None".to_owned(),
+        };
         format!(
-            "ReceiverState(id={}, on_full={:?}, capacity={}, waiting={}, borrowed={}, missed={}, \
+            "ReceiverState(id={}, process={process}, on_full={:?}, capacity={}, waiting={}, borrowed={}, missed={}, \
              is_stalled={is_stalled})",
             self.id,
             self.on_full.text(),

@@ -147,6 +147,72 @@ def test_holds_too_much(provider, prefix):
             assert receiver.recv(timeout=10).missed == 1
 
 
+def test_missed_by_reason(provider, prefix):
+    with Publisher(provider, "one-to-many", max_borrowed=2, block_limit=0) as publisher:
+        newest = Subscriber("one-to-many", prefix, capacity=1)
+        oldest = Subscriber("one-to-many", prefix, capacity=1, on_full="drop_newest")
+        holding = Subscriber("one-to-many", prefix, on_full="drop_newest")
+        slow = Subscriber("one-to-many", prefix, capacity=1, on_full="block")
+        ends = newest, oldest, holding, slow
+        assert [end.missed.total for end in ends] == [0] * 4
+        publisher.wait_for_receivers(4, timeout=60)
+        for _ in range(4):
+            publisher.send(bytes(100))
+        assert newest.missed.withdrawn == newest.missed.total == 3
+        assert oldest.missed.full == oldest.missed.total > 0
+        assert holding.missed.too_many_borrowed == holding.missed.total == 2
+        assert slow.missed.stalled == slow.missed.total > 0
+        assert newest.missed == newest.missed != holding.missed and newest.missed.not_connected == 0
+        assert repr(holding.missed) == (
+            "Missed(withdrawn=0, full=0, too_many_borrowed=2, stalled=0, not_connected=0)"
+        )
+        assert newest.recv(timeout=60).missed == 3
+        states = publisher.receivers()
+        assert {state.missed for state in states} == {end.missed.total for end in ends}
+        assert {state.process for state in states} == {os.getpid()}
+        for end in ends:
+            end.close()
+    with Sender(provider, "pair") as sender, Receiver("pair", prefix) as receiver:
+        sender.send(b"")
+        assert receiver.missed.total == 0
+
+
+def test_joins_in_send(provider, prefix):
+    with Publisher(provider, "one-to-many", joins_in_send=False) as publisher:
+        with Subscriber("one-to-many", prefix):
+            assert publisher.send(b"").receivers == 0 and publisher.receivers() == []
+            while publisher.serve_joins():
+                pass
+            assert publisher.send(b"").receivers == 1
+        publisher.send(b"")
+        assert publisher.serve_joins() and publisher.receivers() == []
+    options = {"joins_in_send": False, "history": 1}
+    with asyncio.run(Publisher.create_async(provider, "one-to-many", **options)) as publisher:
+        with Subscriber("one-to-many", prefix):
+            assert publisher.send(b"").receivers == 0
+
+
+def test_other_side(provider, prefix):
+    """What a receiving end says of the other side."""
+    for create, receive in (Sender, Receiver), (Publisher, Subscriber):
+        with receive("side", prefix, on_end=OnEnd.WAIT) as receiver:
+            assert receiver.provider is None
+            assert receiver.try_recv() is None
+            error = receiver.last_error
+            assert isinstance(error, shm_pool.NotFound) and "does not exist" in str(error)
+            with create(provider, "side") as end:
+                assert receiver.try_recv() is None
+                assert receiver.provider == provider.id and receiver.last_error is None
+                end.send(b"last")
+            receiver.try_recv()
+            assert receiver.try_recv() is None and receiver.provider is None
+    with Receiver("side", prefix, on_end=OnEnd.WAIT) as late, Sender(provider, "side"), Receiver("side", prefix):
+        assert late.try_recv() is None
+        assert isinstance(late.last_error, shm_pool.NameTaken) and not late.is_connected
+    with pytest.raises(shm_pool.Closed):
+        late.last_error
+
+
 def test_history(provider, prefix):
     with Publisher(provider, "one-to-many", history=2) as publisher:
         for number in range(5):
@@ -328,8 +394,8 @@ def test_stalled_receiver_is_skipped(provider, prefix):
             [state] = publisher.receivers()
             assert state.is_stalled
             assert repr(state) == (
-                f'ReceiverState(id={state.id}, on_full="block", capacity=1, waiting=2, borrowed=0, missed=1, '
-                "is_stalled=True)"
+                f'ReceiverState(id={state.id}, process={os.getpid()}, on_full="block", capacity=1, waiting=2, '
+                "borrowed=0, missed=1, is_stalled=True)"
             )
 
 

@@ -248,6 +248,21 @@ def test_stats(provider):
     assert provider.reclaim() == 0
 
 
+def test_trim_to(provider):
+    with provider.alloc(1 << 20), provider.alloc(4 << 20):
+        held = provider.stats().bytes_held
+    assert provider.trim_to(held) == 0
+    assert provider.trim_to(2 << 20) >= held - (2 << 20)
+    assert provider.stats().bytes_held <= 2 << 20
+    provider.trim_to(0)
+    assert provider.stats().bytes_held == 0
+    with pytest.raises(OverflowError):
+        provider.trim_to(-1)
+    provider.close()
+    with pytest.raises(shm_pool.Closed):
+        provider.trim_to(0)
+
+
 def test_reservation(provider):
     with provider.reserve(1000, 4) as reservation:
         assert reservation.count == 4

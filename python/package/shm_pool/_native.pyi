@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar, fi
 from typing_extensions import Buffer as _Buffer
 from typing_extensions import CapsuleType, Self, disjoint_base
 
+from .errors import Error
 from .inspect import Report
 from .options import OnEnd, OnFull, OnStall
 
@@ -19,6 +20,7 @@ __all__ = [
     "Inspector",
     "Message",
     "MessageType",
+    "Missed",
     "Namespace",
     "Provider",
     "Publisher",
@@ -334,6 +336,16 @@ class Provider:
         """
     def stats(self) -> Stats:
         """Returns how much memory is held, in use and leased."""
+    def trim_to(self, bytes: int) -> int:
+        """Returns idle memory to the system until ``bytes_held`` of :meth:`stats` is at most ``bytes``, as far as
+        possible. Reserved buffers stay. Returns the number of bytes.
+
+        >>> import shm_pool
+        >>> provider = shm_pool.Provider()
+        >>> provider.alloc(4 << 20).release()
+        >>> provider.trim_to(1 << 20) > 0, provider.stats().bytes_held <= 1 << 20
+        (True, True)
+        """
     def trim(self) -> int:
         """Returns all idle memory to the system, and the number of its bytes."""
 
@@ -752,7 +764,9 @@ class Publisher(_SendingEnd):
     do not choose: :attr:`OnFull.DROP_OLDEST` by default. ``allow_blocking=False`` refuses those
     that choose :attr:`OnFull.BLOCK`. A message waits for those at most ``block_limit`` seconds (default 5):
     then a receiver without room is stalled, and ``on_stall`` says what happens to it, by default
-    :attr:`OnStall.SKIP`. A new receiver first gets the last ``history`` messages (default 0). A receiver may hold
+    :attr:`OnStall.SKIP`. With ``joins_in_send=False``, a send connects no receiver that has joined, and disconnects
+    none that has closed or died, which takes some 20 system calls for each: :meth:`serve_joins` and the waits for
+    receivers do. A new receiver first gets the last ``history`` messages (default 0). A receiver may hold
     ``max_borrowed`` buffers (default 2048), of ``max_bytes_per_receiver`` (default: a quarter of the provider's
     ``max_bytes``). ``timeout``, ``mode``, ``spin`` and ``message_type`` are as for a :class:`Sender`.
 
@@ -789,6 +803,7 @@ class Publisher(_SendingEnd):
         allow_blocking: bool | None = None,
         block_limit: float | None = None,
         on_stall: _OnStall | None = None,
+        joins_in_send: bool | None = None,
         history: int | None = None,
         mode: int | None = None,
         spin: float | None = None,
@@ -807,6 +822,7 @@ class Publisher(_SendingEnd):
         allow_blocking: bool | None = None,
         block_limit: float | None = None,
         on_stall: _OnStall | None = None,
+        joins_in_send: bool | None = None,
         history: int | None = None,
         mode: int | None = None,
         spin: float | None = None,
@@ -842,12 +858,23 @@ class Publisher(_SendingEnd):
         [True]
         """
     def receivers(self) -> list[ReceiverState]:
-        """Returns the state of each connected receiver. One that has joined is connected by the next send, wait for
-        receivers or :meth:`serve_joins`.
+        """Returns the state of each connected receiver. One that has joined is connected by the next wait for receivers
+        or :meth:`serve_joins`, or by the next send, unless ``joins_in_send=False``.
         """
     def serve_joins(self) -> bool:
         """Connects one receiver that has joined, or disconnects those that have closed or died. Returns whether
-        it did: then call it again. A send does that, too.
+        it did: then call it again. A send does that, too, unless ``joins_in_send=False``:
+
+        >>> import shm_pool
+        >>> provider = shm_pool.Provider()
+        >>> publisher = shm_pool.Publisher(provider, "docs-joins", joins_in_send=False)
+        >>> subscriber = shm_pool.Subscriber("docs-joins")
+        >>> publisher.send(b"").receivers
+        0
+        >>> while publisher.serve_joins():
+        ...     pass
+        >>> publisher.send(b"").receivers
+        1
         """
     def send(self, message: _BytesLike, *, tag: bytes | bytearray | None = None, timeout: float | None = None) -> Sent:
         """Sends a :class:`Buffer` to all receivers without a copy, or one copy of any object's bytes.
@@ -905,10 +932,32 @@ class Sent:
     def withdrawn(self) -> int: ...
 
 @final
+class Missed:
+    """How many messages of a :class:`Publisher` a :class:`Subscriber` has missed, in ``total`` and by reason: sent to it
+    and ``withdrawn``, to make room for newer ones or as it was disconnected; skipped because it was behind by its
+    capacity (``full``), held as many buffers or bytes as it may (``too_many_borrowed``), or had made no room for too
+    long (``stalled``); or sent before the system let the publisher connect it (``not_connected``).
+    """
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    @property
+    def full(self) -> int: ...
+    @property
+    def not_connected(self) -> int: ...
+    @property
+    def stalled(self) -> int: ...
+    @property
+    def too_many_borrowed(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def withdrawn(self) -> int: ...
+
+@final
 class ReceiverState:
-    """A snapshot of a receiver of a :class:`Publisher`: how many messages wait for it, how many
-    buffers it holds (``borrowed``), how many messages it has ``missed``, and whether it
-    ``is_stalled``: messages are skipped until it makes room.
+    """A snapshot of a receiver of a :class:`Publisher`: the id of its ``process``, as that states it, in its own PID
+    namespace; how many messages wait for it, how many buffers it holds (``borrowed``), how many messages it has
+    ``missed``, and whether it ``is_stalled``: messages are skipped until it makes room.
     """
     @property
     def capacity(self) -> int: ...
@@ -922,6 +971,8 @@ class ReceiverState:
     def missed(self) -> int: ...
     @property
     def on_full(self) -> OnFull: ...
+    @property
+    def process(self) -> int | None: ...
     @property
     def waiting(self) -> int: ...
 
@@ -956,17 +1007,45 @@ class _ReceivingEnd:
     def is_connected(self) -> bool:
         """Whether the channel is open, and the other side knows this end."""
     @property
+    def last_error(self) -> Error | None:
+        """Why the channel could not be opened at the last attempt, while it is not open, as the exception: for example
+        :class:`NotFound`, or :class:`NameTaken` if a channel has its receiver. This end waits until it can. ``None``
+        if a receive has raised it.
+
+        >>> import shm_pool
+        >>> subscriber = shm_pool.Subscriber("docs-last-error")
+        >>> isinstance(subscriber.last_error, shm_pool.NotFound)
+        True
+        """
+    @property
     def max_borrowed(self) -> int:
         """How many buffers a receiver may hold, received or not."""
     @property
     def message_type(self) -> MessageType | None:
         """The type that the other side has declared; ``None`` if it has declared none, or there is no other side."""
     @property
+    def missed(self) -> Missed:
+        """How many messages of the present publisher were missed, by reason. Those of a :class:`Sender` are not.
+        :attr:`Message.missed` is the number before one message.
+
+        >>> import shm_pool
+        >>> provider = shm_pool.Provider()
+        >>> publisher = shm_pool.Publisher(provider, "docs-missed")
+        >>> subscriber = shm_pool.Subscriber("docs-missed", capacity=1)
+        >>> for number in range(3):
+        ...     sent = publisher.send(bytes(number))
+        >>> subscriber.missed
+        Missed(withdrawn=2, full=0, too_many_borrowed=0, stalled=0, not_connected=0)
+        """
+    @property
     def name(self) -> str:
         """The channel's name."""
     @property
     def on_full(self) -> OnFull | None:
         """What happens when ``capacity`` messages wait; ``None`` while there is no publisher."""
+    @property
+    def provider(self) -> int | None:
+        """The number of the provider of the messages, as :attr:`Provider.id`; ``None`` while there is no other side."""
     def close(self) -> None:
         """Closes this end. Messages that were received stay valid. A call that waits in another thread, or a
         task that awaits, raises :class:`Closed`.
