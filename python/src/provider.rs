@@ -214,8 +214,9 @@ impl Drop for Pool {
 /// what messages take to the cap, by default to nothing: it is a list of pairs, of a length and of how many
 /// messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how
 /// much one :class:`Client` may hold, ``namespace`` where its names are (a :class:`Namespace`, or its prefix), and
-/// ``mode`` the permission bits (default 0o600). ``lock_memory=True`` keeps its memory from being swapped out, ``max_idle_per_class`` is how many idle buffers of
-/// one size are kept, and ``max_shared`` how many buffers may be shared at a time.
+/// ``mode`` the permission bits (default 0o600). ``lock_memory=True`` keeps its memory from being swapped out,
+/// ``max_idle_per_class`` is how many idle buffers of one size are kept, and ``max_shared`` how many buffers may be
+/// shared at a time.
 ///
 /// >>> import shm_pool
 /// >>> with shm_pool.Provider(max_bytes=64 << 20) as provider:

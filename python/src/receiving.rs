@@ -495,8 +495,8 @@ impl ConnectionChange {
     }
 }
 
-/// How many messages of a :class:`Publisher` a :class:`Subscriber` has missed, in ``total`` and by reason: sent to it
-/// and ``withdrawn``, to make room for newer ones or as it was disconnected; skipped because it was behind by its
+/// How many messages of a :class:`Publisher` a :class:`Subscriber` has missed, in ``total`` and by reason: sent to
+/// it and ``withdrawn``, to make room for newer ones or as it was disconnected; skipped because it was behind by its
 /// capacity (``full``), held as many buffers or bytes as it may (``too_many_borrowed``), or had made no room for too
 /// long (``stalled``); or sent before the system let the publisher connect it (``not_connected``).
 #[pyclass(frozen, get_all, eq, module = "shm_pool")]

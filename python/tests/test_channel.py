@@ -383,6 +383,35 @@ def test_choices_are_enums(provider, prefix):
         Publisher(provider, "one-to-many", on_full="later")
     with pytest.raises(TypeError, match="on_full"):
         Publisher(provider, "one-to-many", on_full=1)
+    calls = [
+        (OnFull, "on_full", lambda **options: Publisher(provider, "one-to-many", **options)),
+        (OnFull, "on_full", lambda **options: Subscriber("one-to-many", prefix, **options)),
+        (OnStall, "on_stall", lambda **options: Publisher(provider, "one-to-many", **options)),
+        (OnEnd, "on_end", lambda **options: Subscriber("one-to-many", prefix, **options)),
+        (OnEnd, "on_end", lambda **options: Receiver("one-to-many", prefix, **options)),
+        (OnEnd, "on_end", lambda **options: Subscriber.open_async("one-to-many", prefix, **options)),
+        (OnEnd, "on_end", lambda **options: Receiver.open_async("one-to-many", prefix, **options)),
+    ]
+    for choices, option, call in calls:
+        names = ", ".join(f'"{choice}"' for choice in choices)
+        with pytest.raises(shm_pool.InvalidArgument, match=f'"later" is no {choices.__name__}: it is one of {names}$'):
+            call(**{option: "later"})
+        with pytest.raises(TypeError, match=f"argument '{option}'"):
+            call(**{option: 1})
+
+
+@pytest.mark.parametrize("wait, end", [(OnEnd.WAIT, OnEnd.RETURN), ("wait", "return")])
+def test_on_end(provider, prefix, wait, end):
+    for create, receive in (Sender, Receiver), (Publisher, Subscriber):
+        for on_end in wait, end:
+            with create(provider, "ends") as sending:
+                receiver = receive("ends", prefix, on_end=on_end)
+                assert receiver.try_recv() is None
+                sending.send(b"last")
+            assert bytes(receiver.recv(timeout=60)) == b"last"
+            with pytest.raises(shm_pool.Disconnected if on_end == "return" else shm_pool.Timeout):
+                receiver.recv(timeout=0.01)
+            receiver.close()
 
 
 def test_stalled_receiver_is_skipped(provider, prefix):

@@ -246,8 +246,9 @@ class Provider:
     what messages take to the cap, by default to nothing: it is a list of pairs, of a length and of how many
     messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how
     much one :class:`Client` may hold, ``namespace`` where its names are (a :class:`Namespace`, or its prefix), and
-    ``mode`` the permission bits (default 0o600). ``lock_memory=True`` keeps its memory from being swapped out, ``max_idle_per_class`` is how many idle buffers of
-    one size are kept, and ``max_shared`` how many buffers may be shared at a time.
+    ``mode`` the permission bits (default 0o600). ``lock_memory=True`` keeps its memory from being swapped out,
+    ``max_idle_per_class`` is how many idle buffers of one size are kept, and ``max_shared`` how many buffers may be
+    shared at a time.
 
     >>> import shm_pool
     >>> with shm_pool.Provider(max_bytes=64 << 20) as provider:
@@ -933,8 +934,8 @@ class Sent:
 
 @final
 class Missed:
-    """How many messages of a :class:`Publisher` a :class:`Subscriber` has missed, in ``total`` and by reason: sent to it
-    and ``withdrawn``, to make room for newer ones or as it was disconnected; skipped because it was behind by its
+    """How many messages of a :class:`Publisher` a :class:`Subscriber` has missed, in ``total`` and by reason: sent to
+    it and ``withdrawn``, to make room for newer ones or as it was disconnected; skipped because it was behind by its
     capacity (``full``), held as many buffers or bytes as it may (``too_many_borrowed``), or had made no room for too
     long (``stalled``); or sent before the system let the publisher connect it (``not_connected``).
     """

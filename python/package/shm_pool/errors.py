@@ -22,7 +22,10 @@ class Timeout(Error, TimeoutError):
 
 
 class Disconnected(Error, ConnectionError):
-    """The other side has closed or died. A receiver first gets everything that was sent before."""
+    """The other side has closed or died. A receiver first gets everything that was sent before.
+
+    With :attr:`OnEnd.WAIT`, the default of a :class:`Subscriber`, it waits for the next one instead.
+    """
 
 
 class Evicted(Disconnected):
@@ -63,7 +66,7 @@ class MessageLost(Error):
 
 class Interrupted(Error):
     """``interrupt()`` ended the wait, and the next one waits again; or ``close_waits()`` ended it and
-    all later ones."""
+    all later ones, or the last one that uses a provider's memory was closed."""
 
 
 class InUse(Error, RuntimeError):
