@@ -369,7 +369,7 @@ impl Provider {
         Ok(Reservation(Closable::new(reservation, "reservation")))
     }
 
-    /// Ends all current and future waits for memory with :class:`Interrupted`.
+    /// Ends all current and future waits for memory with :class:`Interrupted`, also those of senders and publishers.
     fn close_waits(&self, py: Python<'_>) -> PyResult<()> {
         let pool = self.get()?;
         detach(py, || pool.provider.close_waits());

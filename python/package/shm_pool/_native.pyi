@@ -325,7 +325,7 @@ class Provider:
     def disconnect(self, peer: bytes) -> None:
         """Refuses a client of this id from now on. It may keep what it has."""
     def close_waits(self) -> None:
-        """Ends all current and future waits for memory with :class:`Interrupted`."""
+        """Ends all current and future waits for memory with :class:`Interrupted`, also those of senders and publishers."""
     def reclaim(self) -> int:
         """Takes back what dead peers held, as :meth:`alloc` does at the cap. Returns how many messages."""
     def reserve(self, len: int, count: int) -> Reservation:
