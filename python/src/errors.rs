@@ -19,7 +19,7 @@ macro_rules! exceptions {
 
 exceptions! {
     Error Closed Disconnected Evicted Forked InUse Interrupted InvalidArgument MessageLost NameTaken
-    NotFound PoolExhausted Stale SystemCallFailed Timeout TooManyBorrowed CopyWarning
+    NotFound OtherVersion PoolExhausted Stale SystemCallFailed Timeout TooManyBorrowed CopyWarning
 }
 
 /// Returns an error and its causes in one line.
@@ -121,13 +121,20 @@ fn forked(error: &(dyn StdError + 'static)) -> PyErr {
 
 /// `whole` contains `error`, and says what was attempted.
 fn system(error: &OsError, whole: &(dyn StdError + 'static)) -> PyErr {
-    SystemCallFailed::new_err((error.errno(), chain(whole)))
+    refused(error.errno(), whole)
+}
+
+fn refused(errno: impl Into<Option<i32>>, error: &(dyn StdError + 'static)) -> PyErr {
+    SystemCallFailed::new_err((errno.into(), chain(error)))
 }
 
 impl IntoPyErr for AllocError {
     fn into_py(self) -> PyErr {
         match &self {
-            AllocError::TooLarge { .. } | AllocError::UnsupportedAlignment { .. } => invalid(&self),
+            AllocError::TooLarge { .. }
+            | AllocError::UnsupportedAlignment { .. }
+            | AllocError::ReserveTooMany { .. } => invalid(&self),
+            AllocError::ReserveShare(error) => share_error(error, &self),
             AllocError::TimedOut { .. } => Timeout::new_err((libc::ETIMEDOUT, chain(&self))),
             AllocError::Interrupted => Interrupted::new_err(chain(&self)),
             AllocError::Forked => forked(&self),
@@ -144,7 +151,13 @@ impl IntoPyErr for BuildError {
             Self::OutOfRange { .. }
             | Self::Prefix { .. }
             | Self::Directory { .. }
+            | Self::OtherUser { .. }
+            | Self::NumaNode { .. }
             | Self::Mode { .. } => invalid(&self),
+            // These have the `errno` of the call that would fail.
+            Self::LockMemory { .. } => refused(libc::EPERM, &self),
+            Self::OutOfMemory { .. } => refused(libc::ENOMEM, &self),
+            Self::Swept { .. } => refused(libc::ENOENT, &self),
             Self::Os(error) => system(error, &self),
             _ => other(&self),
         }
@@ -180,15 +193,20 @@ impl IntoPyErr for DisconnectError {
     }
 }
 
+fn share_error(error: &ShareError, whole: &(dyn StdError + 'static)) -> PyErr {
+    match error {
+        ShareError::PeerDisconnected(_) => closed(whole),
+        ShareError::OtherProvider { .. } => invalid(whole),
+        ShareError::OverQuota { .. } => TooManyBorrowed::new_err(chain(whole)),
+        ShareError::OutOfMemory { .. } => refused(libc::ENOMEM, whole),
+        ShareError::Forked => forked(whole),
+        _ => other(whole),
+    }
+}
+
 impl IntoPyErr for ShareError {
     fn into_py(self) -> PyErr {
-        match self {
-            Self::PeerDisconnected(_) => closed(&self),
-            Self::OtherProvider { .. } => invalid(&self),
-            Self::OverQuota { .. } => TooManyBorrowed::new_err(chain(&self)),
-            Self::Forked => forked(&self),
-            _ => other(&self),
-        }
+        share_error(&self, &self)
     }
 }
 
@@ -214,26 +232,32 @@ impl IntoPyErr for AttachError {
     }
 }
 
+/// The exception of a channel that cannot be created or opened.
+fn channel_error(error: &ChannelError, whole: &(dyn StdError + 'static)) -> PyErr {
+    match error {
+        ChannelError::NameTaken { .. } | ChannelError::HasReceiver { .. } => {
+            NameTaken::new_err((libc::EEXIST, chain(whole)))
+        }
+        ChannelError::Name { .. }
+        | ChannelError::Mode { .. }
+        | ChannelError::OutOfRange { .. }
+        | ChannelError::NotASender { .. }
+        | ChannelError::BlockingNotAllowed { .. }
+        | ChannelError::NotAPublisher { .. }
+        | ChannelError::TypeMismatch { .. } => invalid(whole),
+        ChannelError::OtherVersion { .. } => OtherVersion::new_err(chain(whole)),
+        ChannelError::Forked => forked(whole),
+        ChannelError::Os(error) => system(error, whole),
+        ChannelError::NotFound { .. }
+        | ChannelError::NotReady { .. }
+        | ChannelError::Closed { .. } => NotFound::new_err((libc::ENOENT, chain(whole))),
+        _ => other(whole),
+    }
+}
+
 impl IntoPyErr for ChannelError {
     fn into_py(self) -> PyErr {
-        match &self {
-            Self::NameTaken { .. } | Self::HasReceiver { .. } => {
-                NameTaken::new_err((libc::EEXIST, chain(&self)))
-            }
-            Self::Name { .. }
-            | Self::Mode { .. }
-            | Self::OutOfRange { .. }
-            | Self::NotASender { .. }
-            | Self::BlockingNotAllowed { .. }
-            | Self::NotAPublisher { .. }
-            | Self::TypeMismatch { .. } => invalid(&self),
-            Self::Forked => forked(&self),
-            Self::Os(error) => system(error, &self),
-            Self::NotFound { .. } | Self::NotReady { .. } | Self::Closed { .. } => {
-                NotFound::new_err((libc::ENOENT, chain(&self)))
-            }
-            _ => other(&self),
-        }
+        channel_error(&self, &self)
     }
 }
 
@@ -249,7 +273,8 @@ impl IntoPyErr for RecvError {
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),
             Self::Map(error) | Self::NoHelper(error) | Self::List(error) => system(error, &self),
-            Self::NotConnected { errno } => SystemCallFailed::new_err((*errno, chain(&self))),
+            Self::NotConnected { errno } => refused(*errno, &self),
+            Self::Open(error) => channel_error(error, &self),
             _ => other(&self),
         }
     }
@@ -264,7 +289,7 @@ impl IntoPyErr for SendErrorKind {
             Self::Alloc(error) => (**error).clone().into_py(),
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),
-            Self::NoHelper { errno } => SystemCallFailed::new_err((*errno, chain(&self))),
+            Self::NoHelper { errno } => refused(*errno, &self),
             _ => other(&self),
         }
     }

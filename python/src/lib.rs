@@ -64,7 +64,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sending::ReceiverState>()?;
     module.add_class::<receiving::ReceivingEnd>()?;
     module.add_class::<receiving::Receiver>()?;
-    module.add_class::<receiving::ConnectionChange>()?;
     module.add_class::<receiving::Subscriber>()?;
+    module.add_class::<receiving::ConnectionChange>()?;
+    module.add_class::<receiving::Missed>()?;
     module.add_function(wrap_pyfunction!(receiving::wait_any, module)?)
 }

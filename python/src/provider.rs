@@ -14,19 +14,29 @@ use pyo3::types::{PyBytes, PyDict};
 use shm_pool::{AllocError, Descriptor, ProviderBuilder, ProviderId, ShmBytesMut};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+/// What a [`Closable`] holds.
+pub(crate) trait Closing: Send + Sync + 'static {
+    /// Ends the waits of calls that still use it, if there may be any.
+    fn end_waits(&self) {}
+}
+
+impl Closing for shm_pool::Reservation {}
+impl Closing for shm_pool::Client {}
+
 /// A value that `close` drops. The lock is never held while a thread waits.
-struct Closable<T> {
+pub(crate) struct Closable<T> {
     value: Mutex<Option<Arc<T>>>,
     process: Process,
     object: &'static str,
 }
 
-impl<T: Send + Sync + 'static> Closable<T> {
-    fn new(value: T, object: &'static str) -> Arc<Self> {
+impl<T: Closing> Closable<T> {
+    pub(crate) fn new(value: T, object: &'static str) -> Arc<Self> {
         let this = Arc::new(Self {
             value: Mutex::new(Some(Arc::new(value))),
             process: Process::current(),
@@ -36,7 +46,7 @@ impl<T: Send + Sync + 'static> Closable<T> {
         this
     }
 
-    fn get(&self) -> PyResult<Arc<T>> {
+    pub(crate) fn get(&self) -> PyResult<Arc<T>> {
         self.process.check(self.object)?;
         let value = lock(&self.value);
         if let Some(value) = &*value {
@@ -51,14 +61,18 @@ impl<T: Send + Sync + 'static> Closable<T> {
     }
 
     /// Drops the value, after the calls that use it.
-    fn close(&self, py: Python<'_>) {
+    pub(crate) fn close(&self, py: Python<'_>) {
         let value = lock(&self.value).take();
         // Without the lock and the GIL: unmapping a large pool takes a while.
-        detach(py, || drop(value));
+        detach(py, || {
+            if let Some(value) = value {
+                value.end_waits();
+            }
+        });
     }
 }
 
-impl<T: Send + Sync + 'static> Closes for Closable<T> {
+impl<T: Closing> Closes for Closable<T> {
     fn process(&self) -> Process {
         self.process
     }
@@ -74,34 +88,58 @@ impl<T> Drop for Closable<T> {
     }
 }
 
-/// Allocates messages in shared memory.
-///
-/// ``max_bytes`` is the cap in bytes (default 1 GiB; memory is taken when it is first needed). ``room_for`` adds
-/// what messages take to the cap, by default to nothing: it is a list of pairs, of a length and of how many
-/// messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how much one :class:`Client` may hold, ``namespace`` where its names
-/// are (a :class:`Namespace`, or its prefix), and ``mode`` the permission bits (default 0o600).
-/// ``lock_memory=True`` keeps its memory from being swapped out, ``max_idle_per_class`` is how many idle buffers of
-/// one size are kept, and ``max_shared`` how many buffers may be shared at a time.
-///
-/// >>> import shm_pool
-/// >>> with shm_pool.Provider(max_bytes=64 << 20) as provider:
-/// ...     buffer = provider.alloc(640 * 480)
-/// ...     len(buffer)
-/// 307200
-/// >>> with shm_pool.Provider(room_for=[(640 * 480, 8), (10_000, 16)]) as provider:
-/// ...     frames = [provider.alloc(640 * 480) for _ in range(8)]
-/// ...     scans = [provider.alloc(10_000) for _ in range(16)]
-///
-/// Closing it returns idle memory to the system. Buffers stay valid. Memory of a provider that was
-/// killed is removed by its last reader, or when the next one is made.
-///
-/// Raises :class:`InvalidArgument`, :class:`SystemCallFailed`.
-#[pyclass(frozen, module = "shm_pool")]
-pub(crate) struct Provider(Arc<Closable<shm_pool::Provider>>);
+/// A use of a provider's memory: by a `Provider`, a sender or a publisher. The last one that leaves ends
+/// all waits for memory.
+pub(crate) struct Pool {
+    provider: shm_pool::Provider,
+    users: Arc<AtomicUsize>,
+    has_left: AtomicBool,
+}
 
-impl Provider {
-    pub(crate) fn get(&self) -> PyResult<Arc<shm_pool::Provider>> {
-        self.0.get()
+impl Pool {
+    fn new(provider: shm_pool::Provider) -> Self {
+        Self {
+            provider,
+            users: Arc::new(AtomicUsize::new(1)),
+            has_left: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns another use of the same memory, of `object`.
+    pub(crate) fn share(&self, object: &'static str) -> PyResult<Arc<Closable<Self>>> {
+        // AcqRel: the users come and go in one order.
+        let joined = self
+            .users
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |users| match users {
+                0 => None,
+                users => Some(users + 1),
+            });
+        if joined.is_err() {
+            return Err(errors::Closed::new_err("this provider was closed"));
+        }
+        let pool = Self {
+            provider: self.provider.clone(),
+            users: self.users.clone(),
+            has_left: AtomicBool::new(false),
+        };
+        Ok(Closable::new(pool, object))
+    }
+
+    pub(crate) fn provider(&self) -> &shm_pool::Provider {
+        &self.provider
+    }
+
+    /// Allocates a buffer for Python.
+    pub(crate) fn alloc(
+        &self,
+        py: Python<'_>,
+        len: usize,
+        zeroed: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Buffer> {
+        let deadline = Deadline::after(timeout)?;
+        let buffer = self.allocate(py, len, zeroed, deadline)?;
+        Ok(Buffer::new(buffer, self.provider.id()))
     }
 
     /// Allocates a buffer with a copy of these bytes.
@@ -123,9 +161,8 @@ impl Provider {
         zeroed: bool,
         deadline: Deadline,
     ) -> PyResult<shm_pool::ShmBytesMut> {
-        let provider = self.get()?;
         let request = || {
-            let request = provider.request(len);
+            let request = self.provider.request(len);
             if zeroed {
                 request.zeroed()
             } else {
@@ -148,6 +185,69 @@ impl Provider {
         wait::retry(py, deadline, is_timeout, |time| {
             request().wait_timeout(time).map_err(whole_wait)
         })
+    }
+}
+
+impl Closing for Pool {
+    fn end_waits(&self) {
+        // Relaxed: only the first caller continues, whatever it has seen.
+        if self.has_left.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        // AcqRel: the users come and go in one order.
+        if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.provider.close_waits();
+        }
+    }
+}
+
+/// One that was not closed is closed now.
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.end_waits();
+    }
+}
+
+/// Allocates messages in shared memory.
+///
+/// ``max_bytes`` is the cap in bytes (default 1 GiB; memory is taken when it is first needed). ``room_for`` adds
+/// what messages take to the cap, by default to nothing: it is a list of pairs, of a length and of how many
+/// messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how
+/// much one :class:`Client` may hold, ``namespace`` where its names are (a :class:`Namespace`, or its prefix), and
+/// ``mode`` the permission bits (default 0o600). ``lock_memory=True`` keeps its memory from being swapped out,
+/// ``max_idle_per_class`` is how many idle buffers of one size are kept, and ``max_shared`` how many buffers may be
+/// shared at a time.
+///
+/// >>> import shm_pool
+/// >>> with shm_pool.Provider(max_bytes=64 << 20) as provider:
+/// ...     buffer = provider.alloc(640 * 480)
+/// ...     len(buffer)
+/// 307200
+/// >>> with shm_pool.Provider(room_for=[(640 * 480, 8), (10_000, 16)]) as provider:
+/// ...     frames = [provider.alloc(640 * 480) for _ in range(8)]
+/// ...     scans = [provider.alloc(10_000) for _ in range(16)]
+///
+/// Its senders and publishers use its memory, too. When it and all of them are closed, idle memory returns to the
+/// system. Buffers stay valid. Memory of a provider that was killed is removed by its last reader, or when the next
+/// one is made.
+///
+/// >>> with shm_pool.Provider() as provider:
+/// ...     publisher = shm_pool.Publisher(provider, "docs-outlives")
+/// >>> len(publisher.alloc(1000))
+/// 1000
+/// >>> provider.alloc(1000)
+/// Traceback (most recent call last):
+///     ...
+/// shm_pool.errors.Closed: this provider was closed
+///
+/// Raises :class:`InvalidArgument`, and :class:`SystemCallFailed`: with EPERM if it may not lock so much memory, and
+/// with ENOMEM if it finds none for its lists.
+#[pyclass(frozen, module = "shm_pool")]
+pub(crate) struct Provider(Arc<Closable<Pool>>);
+
+impl Provider {
+    pub(crate) fn get(&self) -> PyResult<Arc<Pool>> {
+        self.0.get()
     }
 }
 
@@ -193,7 +293,7 @@ impl Provider {
     fn new(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let builder = provider_builder(options)?;
         let provider = detach(py, || builder.build()).map_err(IntoPyErr::into_py)?;
-        Ok(Self(Closable::new(provider, "provider")))
+        Ok(Self(Closable::new(Pool::new(provider), "provider")))
     }
 
     /// Returns how many bytes of ``max_bytes`` a message of ``len`` bytes takes.
@@ -209,7 +309,7 @@ impl Provider {
     /// The number by which clients connect.
     #[getter]
     fn id(&self) -> PyResult<u64> {
-        Ok(self.get()?.id().to_u64())
+        Ok(self.get()?.provider.id().to_u64())
     }
 
     /// Allocates a buffer of ``len`` bytes, aligned to 64, with any content or zeroed.
@@ -223,16 +323,14 @@ impl Provider {
         signature = (len, *, zeroed=false, timeout=Some(0.0)),
         text_signature = "($self, len, *, zeroed=False, timeout=0.0)"
     )]
-    pub(crate) fn alloc(
+    fn alloc(
         &self,
         py: Python<'_>,
         len: usize,
         zeroed: bool,
         timeout: Option<f64>,
     ) -> PyResult<Buffer> {
-        let deadline = Deadline::after(timeout)?;
-        let buffer = self.allocate(py, len, zeroed, deadline)?;
-        Ok(Buffer::new(buffer, self.get()?.id()))
+        self.get()?.alloc(py, len, zeroed, timeout)
     }
 
     /// Allocates as :meth:`alloc`, and waits for memory without blocking the event loop of asyncio. When it is
@@ -246,9 +344,9 @@ impl Provider {
         len: usize,
         zeroed: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let provider = self.get()?;
-        let id = provider.id();
-        let mut allocation = Allocation::new(provider, len, zeroed);
+        let pool = self.get()?;
+        let id = pool.provider.id();
+        let mut allocation = Allocation::new(pool, len, zeroed);
         let operation: Operation = Box::new(move |py, context| {
             let Some(buffer) = allocation.poll(context)? else {
                 return Ok(None);
@@ -262,42 +360,57 @@ impl Provider {
     /// Makes ``count`` buffers of ``len`` bytes in advance, until the reservation is closed: the first
     /// message then costs no more than later ones.
     ///
-    /// Raises as :meth:`alloc`.
+    /// Raises as :meth:`alloc`, also :class:`InvalidArgument` above ``max_idle_per_class``, and :class:`Error` if too
+    /// many buffers are shared.
     fn reserve(&self, py: Python<'_>, len: usize, count: usize) -> PyResult<Reservation> {
-        let provider = self.get()?;
+        let pool = self.get()?;
         let reservation =
-            detach(py, || provider.reserve(len, count)).map_err(IntoPyErr::into_py)?;
+            detach(py, || pool.provider.reserve(len, count)).map_err(IntoPyErr::into_py)?;
         Ok(Reservation(Closable::new(reservation, "reservation")))
     }
 
-    /// Ends all current and future waits for memory with :class:`Interrupted`.
+    /// Ends all current and future waits for memory with :class:`Interrupted`, also those of senders and publishers.
     fn close_waits(&self, py: Python<'_>) -> PyResult<()> {
-        let provider = self.get()?;
-        detach(py, || provider.close_waits());
+        let pool = self.get()?;
+        detach(py, || pool.provider.close_waits());
         Ok(())
     }
 
     /// Returns all idle memory to the system, and the number of its bytes.
     fn trim(&self, py: Python<'_>) -> PyResult<usize> {
-        let provider = self.get()?;
-        Ok(detach(py, || provider.trim()))
+        let pool = self.get()?;
+        Ok(detach(py, || pool.provider.trim()))
+    }
+
+    /// Returns idle memory to the system until ``bytes_held`` of :meth:`stats` is at most ``bytes``, as far as
+    /// possible. Reserved buffers stay. Returns the number of bytes.
+    ///
+    /// >>> import shm_pool
+    /// >>> provider = shm_pool.Provider()
+    /// >>> provider.alloc(4 << 20).release()
+    /// >>> provider.trim_to(1 << 20) > 0, provider.stats().bytes_held <= 1 << 20
+    /// (True, True)
+    fn trim_to(&self, py: Python<'_>, bytes: usize) -> PyResult<usize> {
+        let pool = self.get()?;
+        Ok(detach(py, || pool.provider.trim_to(bytes)))
     }
 
     /// Takes back what dead peers held, as :meth:`alloc` does at the cap. Returns how many messages.
     fn reclaim(&self, py: Python<'_>) -> PyResult<usize> {
-        let provider = self.get()?;
-        Ok(detach(py, || provider.reclaim()))
+        let pool = self.get()?;
+        Ok(detach(py, || pool.provider.reclaim()))
     }
 
     /// Refuses a client of this id from now on. It may keep what it has.
     fn disconnect(&self, peer: Vec<u8>) -> PyResult<()> {
         let peer = memory::peer_id(&peer)?;
-        self.get()?.disconnect(peer).map_err(IntoPyErr::into_py)
+        let pool = self.get()?;
+        pool.provider.disconnect(peer).map_err(IntoPyErr::into_py)
     }
 
     /// Returns how much memory is held, in use and leased.
     fn stats(&self) -> PyResult<Stats> {
-        let stats = self.get()?.stats();
+        let stats = self.get()?.provider.stats();
         let hits = stats.hits();
         let misses = stats.misses();
         let shm_pool::Stats {
@@ -323,12 +436,9 @@ impl Provider {
         })
     }
 
-    /// Closes the provider. A call that waits for memory in another thread raises :class:`Interrupted`.
+    /// Closes the provider. Its senders and publishers keep its memory, and allocate and send as before. When they
+    /// are closed, too, a call that waits for memory in another thread raises :class:`Interrupted`.
     fn close(&self, py: Python<'_>) {
-        // In a forked child, or if it is closed, there is nothing to end.
-        if let Ok(provider) = self.get() {
-            detach(py, || provider.close_waits());
-        }
         self.0.close(py);
     }
 
@@ -344,7 +454,7 @@ impl Provider {
 
     fn __repr__(&self) -> String {
         match self.get() {
-            Ok(provider) => format!("<shm_pool.Provider {}>", provider.id()),
+            Ok(pool) => format!("<shm_pool.Provider {}>", pool.provider.id()),
             Err(_) => "<shm_pool.Provider, closed>".to_owned(),
         }
     }
@@ -422,7 +532,7 @@ impl Stats {
 
 /// An allocation that a coroutine awaits.
 pub(crate) struct Allocation {
-    provider: Arc<shm_pool::Provider>,
+    pool: Arc<Pool>,
     len: usize,
     is_zeroed: bool,
     future: Option<AllocFuture>,
@@ -431,9 +541,9 @@ pub(crate) struct Allocation {
 type AllocFuture = Pin<Box<dyn Future<Output = Result<ShmBytesMut, AllocError>> + Send>>;
 
 impl Allocation {
-    pub(crate) fn new(provider: Arc<shm_pool::Provider>, len: usize, is_zeroed: bool) -> Self {
+    pub(crate) fn new(pool: Arc<Pool>, len: usize, is_zeroed: bool) -> Self {
         Self {
-            provider,
+            pool,
             len,
             is_zeroed,
             future: None,
@@ -446,7 +556,7 @@ impl Allocation {
         context: Option<&mut Context<'_>>,
     ) -> PyResult<Option<ShmBytesMut>> {
         let Some(context) = context else {
-            let mut request = self.provider.request(self.len);
+            let mut request = self.pool.provider.request(self.len);
             if self.is_zeroed {
                 request = request.zeroed();
             }
@@ -457,7 +567,7 @@ impl Allocation {
             };
         };
         let future = self.future.get_or_insert_with(|| {
-            let provider = self.provider.clone();
+            let provider = self.pool.provider.clone();
             let len = self.len;
             let is_zeroed = self.is_zeroed;
             Box::pin(async move {

@@ -8,7 +8,7 @@ use crate::names::{self, In};
 use crate::options::{self, set, Choice, MessageType};
 use crate::pending::{Operation, Pending};
 use crate::wait::{self, Deadline};
-use pyo3::exceptions::PyStopIteration;
+use pyo3::exceptions::{PyBaseException, PyStopIteration};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shm_pool::channel::{
@@ -270,7 +270,7 @@ fn subscriber_builder(
 /// [b'first', b'second']
 ///
 /// Raises :class:`NotFound`, :class:`NameTaken`, :class:`InvalidArgument` (also for the channel of a
-/// publisher), :class:`SystemCallFailed`.
+/// publisher, or of another type), :class:`OtherVersion`, :class:`SystemCallFailed`.
 #[pyclass(frozen, extends = ReceivingEnd, module = "shm_pool")]
 pub(crate) struct Receiver;
 
@@ -361,8 +361,8 @@ impl Receiver {
 /// >>> bytes(subscriber.recv())
 /// b'a sample'
 ///
-/// Raises :class:`NotFound`, :class:`InvalidArgument` (also for the channel of a sender),
-/// :class:`SystemCallFailed`.
+/// Raises :class:`NotFound`, :class:`InvalidArgument` (also for the channel of a sender, or of another type),
+/// :class:`OtherVersion`, :class:`SystemCallFailed`, and :class:`Error` if the publisher has ``max_subscribers``.
 #[pyclass(frozen, extends = ReceivingEnd, module = "shm_pool")]
 pub(crate) struct Subscriber;
 
@@ -495,13 +495,53 @@ impl ConnectionChange {
     }
 }
 
+/// How many messages of a :class:`Publisher` a :class:`Subscriber` has missed, in ``total`` and by reason: sent to
+/// it and ``withdrawn``, to make room for newer ones or as it was disconnected; skipped because it was behind by its
+/// capacity (``full``), held as many buffers or bytes as it may (``too_many_borrowed``), or had made no room for too
+/// long (``stalled``); or sent before the system let the publisher connect it (``not_connected``).
+#[pyclass(frozen, get_all, eq, module = "shm_pool")]
+#[derive(PartialEq, Eq)]
+pub(crate) struct Missed {
+    withdrawn: u64,
+    full: u64,
+    too_many_borrowed: u64,
+    stalled: u64,
+    not_connected: u64,
+    total: u64,
+}
+
+impl From<channel::Missed> for Missed {
+    fn from(missed: channel::Missed) -> Self {
+        Self {
+            withdrawn: missed.withdrawn,
+            full: missed.full,
+            too_many_borrowed: missed.too_many_borrowed,
+            stalled: missed.stalled,
+            not_connected: missed.not_connected,
+            total: missed.total(),
+        }
+    }
+}
+
+#[pymethods]
+impl Missed {
+    fn __repr__(&self) -> String {
+        format!(
+            "Missed(withdrawn={}, full={}, too_many_borrowed={}, stalled={}, not_connected={})",
+            self.withdrawn, self.full, self.too_many_borrowed, self.stalled, self.not_connected
+        )
+    }
+}
+
 #[pymethods]
 impl ReceivingEnd {
     /// Receives the next message, waiting at most ``timeout`` seconds, by default without limit.
     ///
     /// Raises :class:`Timeout`, :class:`Disconnected` if the other side has closed or died, all its
     /// messages were received, and the end does not wait for the next one, :class:`Evicted`,
-    /// :class:`TooManyBorrowed`, :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`.
+    /// :class:`TooManyBorrowed`, :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`. An end that
+    /// opens the channel of a later sender or publisher raises as when it was made, too: :class:`InvalidArgument`
+    /// if that is of another type, and :class:`OtherVersion`.
     #[pyo3(signature = (*, timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
         let deadline = Deadline::after(timeout)?;
@@ -605,6 +645,42 @@ impl ReceivingEnd {
     #[getter]
     fn message_type(&self) -> PyResult<Option<MessageType>> {
         self.get(|ends| each!(ends, end => end.message_type().map(MessageType::of)))
+    }
+
+    /// How many messages of the present publisher were missed, by reason. Those of a :class:`Sender` are not.
+    /// :attr:`Message.missed` is the number before one message.
+    ///
+    /// >>> import shm_pool
+    /// >>> provider = shm_pool.Provider()
+    /// >>> publisher = shm_pool.Publisher(provider, "docs-missed")
+    /// >>> subscriber = shm_pool.Subscriber("docs-missed", capacity=1)
+    /// >>> for number in range(3):
+    /// ...     sent = publisher.send(bytes(number))
+    /// >>> subscriber.missed
+    /// Missed(withdrawn=2, full=0, too_many_borrowed=0, stalled=0, not_connected=0)
+    #[getter]
+    fn missed(&self) -> PyResult<Missed> {
+        self.get(|ends| each!(ends, end => Missed::from(end.missed())))
+    }
+
+    /// The number of the provider of the messages, as :attr:`Provider.id`; ``None`` while there is no other side.
+    #[getter]
+    fn provider(&self) -> PyResult<Option<u64>> {
+        self.get(|ends| each!(ends, end => end.provider().map(|id| id.to_u64())))
+    }
+
+    /// Why the channel could not be opened at the last attempt, while it is not open, as the exception: for example
+    /// :class:`NotFound`, or :class:`NameTaken` if a channel has its receiver. This end waits until it can. ``None``
+    /// if a receive has raised it.
+    ///
+    /// >>> import shm_pool
+    /// >>> subscriber = shm_pool.Subscriber("docs-last-error")
+    /// >>> isinstance(subscriber.last_error, shm_pool.NotFound)
+    /// True
+    #[getter]
+    fn last_error(&self, py: Python<'_>) -> PyResult<Option<Py<PyBaseException>>> {
+        let error = self.get(|ends| each!(ends, end => end.last_error().cloned()))?;
+        Ok(error.map(|error| error.into_py().into_value(py)))
     }
 
     /// The channel's name.

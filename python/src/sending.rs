@@ -5,7 +5,7 @@ use crate::errors::{self, IntoPyErr};
 use crate::memory::{self, Buffer, Bytes};
 use crate::options::{self, set, Choice};
 use crate::pending::{Operation, Pending};
-use crate::provider::{Allocation, Provider};
+use crate::provider::{Allocation, Closable, Pool, Provider};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -20,6 +20,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 type Tag = [u8; 16];
+
+/// The crate's default of a publisher's `block_limit`.
+const DEFAULT_BLOCK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Reads the argument `tag`.
 fn tag_of(argument: Option<Cow<'_, [u8]>>) -> PyResult<Option<Tag>> {
@@ -167,16 +170,24 @@ fn send(
     tag: Option<Cow<'_, [u8]>>,
     timeout: Option<f64>,
 ) -> PyResult<Option<Sent>> {
-    let SendingEnd { end, provider } = end;
+    let SendingEnd {
+        end,
+        pool,
+        memory_limit,
+    } = end;
     let tag = tag_of(tag)?;
     let deadline = Deadline::after(timeout)?;
     end.check()?;
     let content = match Content::of(message, tag)? {
         Ok(content) => content,
         Err(bytes) => {
-            let provider = provider.get();
-            memory::warn_of_copy(py, &bytes, provider.get()?.id())?;
-            Content::Buffer(provider.copy(py, &bytes, deadline)?)
+            let pool = pool.get()?;
+            memory::warn_of_copy(py, &bytes, pool.provider().id())?;
+            let for_memory = match timeout {
+                Some(_) => deadline,
+                None => Deadline::within(*memory_limit),
+            };
+            Content::Buffer(pool.copy(py, &bytes, for_memory)?)
         }
     };
     let sent = end.until(py, deadline, errors::is_full, |end, time| {
@@ -202,7 +213,7 @@ fn send_async<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let tag = tag_of(tag)?;
     let mut awaited = Awaited::new(&end.end);
-    let provider = end.provider.clone_ref(py);
+    let pool = end.pool.clone();
     let end = end.end.clone();
     let mut sending = Sending::New(message);
     let operation: Operation = Box::new(move |py, mut context| loop {
@@ -212,9 +223,9 @@ fn send_async<'py>(
                 sending = match Content::of(message.bind(py), tag)? {
                     Ok(content) => Sending::Room(content),
                     Err(bytes) => {
-                        let provider = provider.get().get()?;
-                        memory::warn_of_copy(py, &bytes, provider.id())?;
-                        let allocation = Allocation::new(provider, bytes.len(), false);
+                        let pool = pool.get()?;
+                        memory::warn_of_copy(py, &bytes, pool.provider().id())?;
+                        let allocation = Allocation::new(pool, bytes.len(), false);
                         Sending::Copy(message.clone_ref(py), allocation)
                     }
                 };
@@ -299,13 +310,13 @@ fn is_taken(error: &ChannelError) -> bool {
 /// Creates a sender or a publisher, waiting until no other one has the name.
 fn create<T: Send>(
     py: Python<'_>,
-    provider: &Py<Provider>,
+    pool: &Closable<Pool>,
     timeout: Option<f64>,
     create: impl Fn(&shm_pool::Provider, Duration) -> Result<T, ChannelError> + Sync,
 ) -> PyResult<T> {
     let deadline = Deadline::after(timeout)?;
-    let pool = provider.get().get()?;
-    wait::retry(py, deadline, is_taken, |time| create(&pool, time))
+    let pool = pool.get()?;
+    wait::retry(py, deadline, is_taken, |time| create(pool.provider(), time))
 }
 
 fn sender_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<SenderBuilder> {
@@ -323,8 +334,12 @@ fn sender_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<SenderBuilder
     Ok(builder)
 }
 
-fn publisher_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<PublisherBuilder> {
+/// Returns the builder of a publisher, and its `block_limit`.
+fn publisher_builder(
+    options: Option<&Bound<'_, PyDict>>,
+) -> PyResult<(PublisherBuilder, Duration)> {
     let mut builder = channel::Publisher::builder();
+    let mut block_limit = DEFAULT_BLOCK_LIMIT;
     for option in options::keywords(options)? {
         builder = match option.name() {
             "max_subscribers" => set(builder, option.read()?, PublisherBuilder::max_subscribers),
@@ -337,8 +352,12 @@ fn publisher_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<PublisherB
             ),
             "on_full" => set(builder, option.choice()?, PublisherBuilder::on_full),
             "allow_blocking" => set(builder, option.read()?, PublisherBuilder::allow_blocking),
-            "block_limit" => set(builder, option.seconds()?, PublisherBuilder::block_limit),
+            "block_limit" => {
+                block_limit = option.seconds()?.unwrap_or(block_limit);
+                builder
+            }
             "on_stall" => set(builder, option.choice()?, PublisherBuilder::on_stall),
+            "joins_in_send" => set(builder, option.read()?, PublisherBuilder::joins_in_send),
             "history" => set(builder, option.read()?, PublisherBuilder::history),
             "mode" => set(builder, option.read()?, PublisherBuilder::mode),
             "spin" => set(builder, option.seconds()?, PublisherBuilder::spin),
@@ -350,14 +369,18 @@ fn publisher_builder(options: Option<&Bound<'_, PyDict>>) -> PyResult<PublisherB
             _ => return Err(option.unexpected("Publisher")),
         };
     }
-    Ok(builder)
+    Ok((builder.block_limit(block_limit), block_limit))
 }
 
-/// What a sender and a publisher have in common.
+/// What a sender and a publisher have in common. Each uses the memory of its provider until it is closed itself,
+/// also when the provider was closed before.
 #[pyclass(frozen, subclass, name = "_SendingEnd", module = "shm_pool._native")]
 pub(crate) struct SendingEnd {
     end: Arc<End<Output>>,
-    provider: Py<Provider>,
+    /// Its own use of the provider's memory.
+    pool: Arc<Closable<Pool>>,
+    /// How long a send without a timeout waits for the memory of a copy.
+    memory_limit: Duration,
 }
 
 impl SendingEnd {
@@ -366,11 +389,13 @@ impl SendingEnd {
         interrupter: channel::Interrupter,
         object: &'static str,
         name: &str,
-        provider: Py<Provider>,
+        pool: Arc<Closable<Pool>>,
+        memory_limit: Duration,
     ) -> Self {
         Self {
             end: End::new(output, interrupter, object, name),
-            provider,
+            pool,
+            memory_limit,
         }
     }
 
@@ -410,7 +435,7 @@ impl SendingEnd {
 
 #[pymethods]
 impl SendingEnd {
-    /// Allocates a buffer of the provider, as :meth:`Provider.alloc`.
+    /// Allocates a buffer of the provider, as :meth:`Provider.alloc`, also when the provider was closed.
     #[pyo3(
         signature = (len, *, zeroed=false, timeout=Some(0.0)),
         text_signature = "($self, len, *, zeroed=False, timeout=0.0)"
@@ -422,7 +447,7 @@ impl SendingEnd {
         zeroed: bool,
         timeout: Option<f64>,
     ) -> PyResult<Buffer> {
-        self.provider.get().alloc(py, len, zeroed, timeout)
+        self.pool.get()?.alloc(py, len, zeroed, timeout)
     }
 
     /// Waits until the receivers have received everything. What was sent arrives even without this call.
@@ -469,9 +494,12 @@ impl SendingEnd {
         self.end.interrupt();
     }
 
-    /// Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`.
+    /// Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`. One that
+    /// waits for memory continues, unless the provider and all other ends of it are closed: then it raises
+    /// :class:`Interrupted`.
     fn close(&self, py: Python<'_>) {
         self.end.close(py);
+        self.pool.close(py);
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
@@ -482,6 +510,7 @@ impl SendingEnd {
     #[pyo3(signature = (*_error))]
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) {
         self.end.close(py);
+        self.pool.close(py);
     }
 }
 
@@ -508,10 +537,14 @@ impl SendingEnd {
 pub(crate) struct Sender;
 
 impl Sender {
-    fn of(sender: channel::Sender, name: &str, provider: Py<Provider>) -> PyClassInitializer<Self> {
+    fn of(
+        sender: channel::Sender,
+        name: &str,
+        pool: Arc<Closable<Pool>>,
+    ) -> PyClassInitializer<Self> {
         let interrupter = sender.interrupter();
         let output = Output::Sender(sender);
-        let end = SendingEnd::new(output, interrupter, "sender", name, provider);
+        let end = SendingEnd::new(output, interrupter, "sender", name, pool, Duration::MAX);
         PyClassInitializer::from(end).add_subclass(Self)
     }
 }
@@ -532,10 +565,11 @@ impl Sender {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let builder = sender_builder(options)?;
-        let sender = create(py, &provider, timeout, |pool, time| {
-            builder.clone().create_timeout(pool, name, time)
+        let pool = provider.get().get()?.share("sender")?;
+        let sender = create(py, &pool, timeout, |provider, time| {
+            builder.clone().create_timeout(provider, name, time)
         })?;
-        Ok(Self::of(sender, name, provider))
+        Ok(Self::of(sender, name, pool))
     }
 
     /// Creates a sender, waiting until no other one has the name, without blocking the event loop of asyncio. When
@@ -555,25 +589,27 @@ impl Sender {
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let builder = sender_builder(options)?;
-        let pool = provider.get().get()?;
+        let pool = provider.get().get()?.share("sender")?;
+        let provider = pool.get()?.provider().clone();
         let channel = name.clone();
-        let creating = async move { builder.create_async(&pool, &channel).await };
+        let creating = async move { builder.create_async(&provider, &channel).await };
         Pending::of_future(py, creating, move |py, sender| {
-            let sender = Py::new(py, Self::of(sender, &name, provider.clone_ref(py)))?;
+            let sender = Py::new(py, Self::of(sender, &name, pool.clone()))?;
             Ok(sender.into_any())
         })
     }
 
     /// Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them
-    /// travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room,
-    /// by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a number, which
-    /// the receiver finds in :attr:`Message.tag`.
+    /// travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room, and for the memory
+    /// of a copy, by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a
+    /// number, which the receiver finds in :attr:`Message.tag`.
     ///
     /// Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
     ///
     /// Raises :class:`Disconnected` if the receiver has closed or died, :class:`Timeout`,
     /// :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a
-    /// buffer of another provider; for a copy, as :meth:`Provider.alloc`.
+    /// buffer of another provider. If there is no memory for a copy, it raises :class:`Timeout` after a wait, and
+    /// :class:`PoolExhausted` with ``timeout=0``; otherwise as :meth:`Provider.alloc`.
     #[pyo3(signature = (message, *, tag=None, timeout=None))]
     fn send(
         slf: &Bound<'_, Self>,
@@ -589,7 +625,8 @@ impl Sender {
     /// asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
     /// :class:`InUse`.
     ///
-    /// Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
+    /// It waits for memory without limit. Raises as :meth:`send`, except :class:`Timeout` and
+    /// :class:`PoolExhausted`.
     #[pyo3(signature = (message, *, tag=None))]
     fn send_async<'py>(
         slf: &Bound<'py, Self>,
@@ -599,8 +636,8 @@ impl Sender {
         send_async(slf.py(), slf.as_super().get(), message, tag)
     }
 
-    /// Waits until a receiver has opened the channel. Raises :class:`Timeout`,
-    /// :class:`Disconnected`.
+    /// Waits until a receiver has opened the channel. Raises :class:`Timeout`, :class:`Disconnected`. If a receiver
+    /// of another version of this package was refused, the text names both versions.
     #[pyo3(signature = (*, timeout=None))]
     fn wait_for_receiver(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
         slf.as_super()
@@ -626,7 +663,9 @@ impl Sender {
 /// do not choose: :attr:`OnFull.DROP_OLDEST` by default. ``allow_blocking=False`` refuses those
 /// that choose :attr:`OnFull.BLOCK`. A message waits for those at most ``block_limit`` seconds (default 5):
 /// then a receiver without room is stalled, and ``on_stall`` says what happens to it, by default
-/// :attr:`OnStall.SKIP`. A new receiver first gets the last ``history`` messages (default 0). A receiver may hold
+/// :attr:`OnStall.SKIP`. With ``joins_in_send=False``, a send connects no receiver that has joined, and disconnects
+/// none that has closed or died, which takes some 20 system calls for each: :meth:`serve_joins` and the waits for
+/// receivers do. A new receiver first gets the last ``history`` messages (default 0). A receiver may hold
 /// ``max_borrowed`` buffers (default 2048), of ``max_bytes_per_receiver`` (default: a quarter of the provider's
 /// ``max_bytes``). ``timeout``, ``mode``, ``spin`` and ``message_type`` are as for a :class:`Sender`.
 ///
@@ -664,11 +703,12 @@ impl Publisher {
     fn of(
         publisher: channel::Publisher,
         name: &str,
-        provider: Py<Provider>,
+        pool: Arc<Closable<Pool>>,
+        block_limit: Duration,
     ) -> PyClassInitializer<Self> {
         let interrupter = publisher.interrupter();
         let output = Output::Publisher(publisher);
-        let end = SendingEnd::new(output, interrupter, "publisher", name, provider);
+        let end = SendingEnd::new(output, interrupter, "publisher", name, pool, block_limit);
         PyClassInitializer::from(end).add_subclass(Self)
     }
 }
@@ -680,8 +720,9 @@ impl Publisher {
         signature = (provider, name, *, timeout=Some(0.0), **options),
         text_signature = "(provider, name, *, timeout=0.0, max_subscribers=None, capacity=None, \
                           max_borrowed=None, max_bytes_per_receiver=None, on_full=None, \
-                          allow_blocking=None, block_limit=None, on_stall=None, history=None, \
-                          mode=None, spin=None, message_type=None)"
+                          allow_blocking=None, block_limit=None, on_stall=None, \
+                          joins_in_send=None, history=None, mode=None, spin=None, \
+                          message_type=None)"
     )]
     fn new(
         py: Python<'_>,
@@ -690,11 +731,12 @@ impl Publisher {
         timeout: Option<f64>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let builder = publisher_builder(options)?;
-        let publisher = create(py, &provider, timeout, |pool, time| {
-            builder.clone().create_timeout(pool, name, time)
+        let (builder, block_limit) = publisher_builder(options)?;
+        let pool = provider.get().get()?.share("publisher")?;
+        let publisher = create(py, &pool, timeout, |provider, time| {
+            builder.clone().create_timeout(provider, name, time)
         })?;
-        Ok(Self::of(publisher, name, provider))
+        Ok(Self::of(publisher, name, pool, block_limit))
     }
 
     /// Creates a publisher, waiting until no other one has the name, without blocking the event loop of asyncio.
@@ -716,8 +758,9 @@ impl Publisher {
         signature = (provider, name, **options),
         text_signature = "(provider, name, *, max_subscribers=None, capacity=None, \
                           max_borrowed=None, max_bytes_per_receiver=None, on_full=None, \
-                          allow_blocking=None, block_limit=None, on_stall=None, history=None, \
-                          mode=None, spin=None, message_type=None)"
+                          allow_blocking=None, block_limit=None, on_stall=None, \
+                          joins_in_send=None, history=None, mode=None, spin=None, \
+                          message_type=None)"
     )]
     fn create_async<'py>(
         py: Python<'py>,
@@ -725,12 +768,13 @@ impl Publisher {
         name: String,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let builder = publisher_builder(options)?;
-        let pool = provider.get().get()?;
+        let (builder, block_limit) = publisher_builder(options)?;
+        let pool = provider.get().get()?.share("publisher")?;
+        let provider = pool.get()?.provider().clone();
         let channel = name.clone();
-        let creating = async move { builder.create_async(&pool, &channel).await };
+        let creating = async move { builder.create_async(&provider, &channel).await };
         Pending::of_future(py, creating, move |py, publisher| {
-            let publisher = Py::new(py, Self::of(publisher, &name, provider.clone_ref(py)))?;
+            let publisher = Py::new(py, Self::of(publisher, &name, pool.clone(), block_limit))?;
             Ok(publisher.into_any())
         })
     }
@@ -740,6 +784,10 @@ impl Publisher {
     /// receivers with :attr:`OnFull.BLOCK`; if one makes no room, no receiver gets the message. A
     /// receiver that has made no room for the ``block_limit`` delays no further message until it does.
     /// ``tag`` is as for :meth:`Sender.send`.
+    ///
+    /// A copy first waits for memory, within the same ``timeout``, by default also at most for the ``block_limit``.
+    /// If there is none, it raises :class:`Timeout` after the wait, and :class:`PoolExhausted` if it may not wait,
+    /// with ``timeout=0`` or a ``block_limit`` of 0.
     ///
     /// Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
     ///
@@ -758,7 +806,8 @@ impl Publisher {
     /// asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
     /// :class:`InUse`.
     ///
-    /// Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
+    /// It waits for memory without limit. Raises as :meth:`send`, except :class:`Timeout` and
+    /// :class:`PoolExhausted`.
     #[pyo3(signature = (message, *, tag=None))]
     fn send_async<'py>(
         slf: &Bound<'py, Self>,
@@ -768,7 +817,8 @@ impl Publisher {
         send_async(slf.py(), slf.as_super().get(), message, tag)
     }
 
-    /// Waits until this many receivers have joined. Raises :class:`Timeout`.
+    /// Waits until this many receivers have joined. Raises :class:`Timeout`. If a receiver of another version of
+    /// this package was refused, the text names both versions.
     #[pyo3(signature = (receivers=1, *, timeout=None))]
     fn wait_for_receivers(
         slf: &Bound<'_, Self>,
@@ -791,15 +841,26 @@ impl Publisher {
     }
 
     /// Connects one receiver that has joined, or disconnects those that have closed or died. Returns whether
-    /// it did: then call it again. A send does that, too.
+    /// it did: then call it again. A send does that, too, unless ``joins_in_send=False``:
+    ///
+    /// >>> import shm_pool
+    /// >>> provider = shm_pool.Provider()
+    /// >>> publisher = shm_pool.Publisher(provider, "docs-joins", joins_in_send=False)
+    /// >>> subscriber = shm_pool.Subscriber("docs-joins")
+    /// >>> publisher.send(b"").receivers
+    /// 0
+    /// >>> while publisher.serve_joins():
+    /// ...     pass
+    /// >>> publisher.send(b"").receivers
+    /// 1
     fn serve_joins(slf: &Bound<'_, Self>) -> PyResult<bool> {
         slf.as_super()
             .get()
             .with_publisher(channel::Publisher::serve_joins)
     }
 
-    /// Returns the state of each connected receiver. One that has joined is connected by the next send, wait for
-    /// receivers or :meth:`serve_joins`.
+    /// Returns the state of each connected receiver. One that has joined is connected by the next wait for receivers
+    /// or :meth:`serve_joins`, or by the next send, unless ``joins_in_send=False``.
     fn receivers(slf: &Bound<'_, Self>) -> PyResult<Vec<ReceiverState>> {
         let end = slf.as_super().get();
         end.with_publisher(|publisher| publisher.receivers().map(ReceiverState::from).collect())
@@ -870,12 +931,13 @@ impl Sent {
     }
 }
 
-/// A snapshot of a receiver of a :class:`Publisher`: how many messages wait for it, how many
-/// buffers it holds (``borrowed``), how many messages it has ``missed``, and whether it
-/// ``is_stalled``: messages are skipped until it makes room.
+/// A snapshot of a receiver of a :class:`Publisher`: the id of its ``process``, as that states it, in its own PID
+/// namespace; how many messages wait for it, how many buffers it holds (``borrowed``), how many messages it has
+/// ``missed``, and whether it ``is_stalled``: messages are skipped until it makes room.
 #[pyclass(frozen, get_all, module = "shm_pool")]
 pub(crate) struct ReceiverState {
     id: u64,
+    process: Option<u32>,
     on_full: Choice<OnFull>,
     capacity: usize,
     waiting: usize,
@@ -888,6 +950,7 @@ impl From<channel::ReceiverState> for ReceiverState {
     fn from(state: channel::ReceiverState) -> Self {
         Self {
             id: state.id.into(),
+            process: state.process,
             on_full: Choice(state.on_full),
             capacity: state.capacity,
             waiting: state.waiting,
@@ -902,8 +965,12 @@ impl From<channel::ReceiverState> for ReceiverState {
 impl ReceiverState {
     fn __repr__(&self) -> String {
         let is_stalled = if self.is_stalled { "True" } else { "False" };
+        let process = match self.process {
+            Some(id) => id.to_string(),
+            None => "None".to_owned(),
+        };
         format!(
-            "ReceiverState(id={}, on_full={:?}, capacity={}, waiting={}, borrowed={}, missed={}, \
+            "ReceiverState(id={}, process={process}, on_full={:?}, capacity={}, waiting={}, borrowed={}, missed={}, \
              is_stalled={is_stalled})",
             self.id,
             self.on_full.text(),

@@ -47,9 +47,13 @@ impl Deadline {
         let Some(seconds) = timeout else {
             return Ok(Self(None));
         };
-        let limit = duration("timeout", seconds)?;
+        Ok(Self::within(duration("timeout", seconds)?))
+    }
+
+    /// Returns the deadline of a wait that starts now, and lasts at most so long.
+    pub(crate) fn within(limit: Duration) -> Self {
         // Centuries are no limit.
-        Ok(Self(Instant::now().checked_add(limit)))
+        Self(Instant::now().checked_add(limit))
     }
 
     /// Returns `true` if the wait may not begin at all.

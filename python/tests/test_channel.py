@@ -147,6 +147,72 @@ def test_holds_too_much(provider, prefix):
             assert receiver.recv(timeout=10).missed == 1
 
 
+def test_missed_by_reason(provider, prefix):
+    with Publisher(provider, "one-to-many", max_borrowed=2, block_limit=0) as publisher:
+        newest = Subscriber("one-to-many", prefix, capacity=1)
+        oldest = Subscriber("one-to-many", prefix, capacity=1, on_full="drop_newest")
+        holding = Subscriber("one-to-many", prefix, on_full="drop_newest")
+        slow = Subscriber("one-to-many", prefix, capacity=1, on_full="block")
+        ends = newest, oldest, holding, slow
+        assert [end.missed.total for end in ends] == [0] * 4
+        publisher.wait_for_receivers(4, timeout=60)
+        for _ in range(4):
+            publisher.send(bytes(100))
+        assert newest.missed.withdrawn == newest.missed.total == 3
+        assert oldest.missed.full == oldest.missed.total > 0
+        assert holding.missed.too_many_borrowed == holding.missed.total == 2
+        assert slow.missed.stalled == slow.missed.total > 0
+        assert newest.missed == newest.missed != holding.missed and newest.missed.not_connected == 0
+        assert repr(holding.missed) == (
+            "Missed(withdrawn=0, full=0, too_many_borrowed=2, stalled=0, not_connected=0)"
+        )
+        assert newest.recv(timeout=60).missed == 3
+        states = publisher.receivers()
+        assert {state.missed for state in states} == {end.missed.total for end in ends}
+        assert {state.process for state in states} == {os.getpid()}
+        for end in ends:
+            end.close()
+    with Sender(provider, "pair") as sender, Receiver("pair", prefix) as receiver:
+        sender.send(b"")
+        assert receiver.missed.total == 0
+
+
+def test_joins_in_send(provider, prefix):
+    with Publisher(provider, "one-to-many", joins_in_send=False) as publisher:
+        with Subscriber("one-to-many", prefix):
+            assert publisher.send(b"").receivers == 0 and publisher.receivers() == []
+            while publisher.serve_joins():
+                pass
+            assert publisher.send(b"").receivers == 1
+        publisher.send(b"")
+        assert publisher.serve_joins() and publisher.receivers() == []
+    options = {"joins_in_send": False, "history": 1}
+    with asyncio.run(Publisher.create_async(provider, "one-to-many", **options)) as publisher:
+        with Subscriber("one-to-many", prefix):
+            assert publisher.send(b"").receivers == 0
+
+
+def test_other_side(provider, prefix):
+    """What a receiving end says of the other side."""
+    for create, receive in (Sender, Receiver), (Publisher, Subscriber):
+        with receive("side", prefix, on_end=OnEnd.WAIT) as receiver:
+            assert receiver.provider is None
+            assert receiver.try_recv() is None
+            error = receiver.last_error
+            assert isinstance(error, shm_pool.NotFound) and "does not exist" in str(error)
+            with create(provider, "side") as end:
+                assert receiver.try_recv() is None
+                assert receiver.provider == provider.id and receiver.last_error is None
+                end.send(b"last")
+            receiver.try_recv()
+            assert receiver.try_recv() is None and receiver.provider is None
+    with Receiver("side", prefix, on_end=OnEnd.WAIT) as late, Sender(provider, "side"), Receiver("side", prefix):
+        assert late.try_recv() is None
+        assert isinstance(late.last_error, shm_pool.NameTaken) and not late.is_connected
+    with pytest.raises(shm_pool.Closed):
+        late.last_error
+
+
 def test_history(provider, prefix):
     with Publisher(provider, "one-to-many", history=2) as publisher:
         for number in range(5):
@@ -317,6 +383,35 @@ def test_choices_are_enums(provider, prefix):
         Publisher(provider, "one-to-many", on_full="later")
     with pytest.raises(TypeError, match="on_full"):
         Publisher(provider, "one-to-many", on_full=1)
+    calls = [
+        (OnFull, "on_full", lambda **options: Publisher(provider, "one-to-many", **options)),
+        (OnFull, "on_full", lambda **options: Subscriber("one-to-many", prefix, **options)),
+        (OnStall, "on_stall", lambda **options: Publisher(provider, "one-to-many", **options)),
+        (OnEnd, "on_end", lambda **options: Subscriber("one-to-many", prefix, **options)),
+        (OnEnd, "on_end", lambda **options: Receiver("one-to-many", prefix, **options)),
+        (OnEnd, "on_end", lambda **options: Subscriber.open_async("one-to-many", prefix, **options)),
+        (OnEnd, "on_end", lambda **options: Receiver.open_async("one-to-many", prefix, **options)),
+    ]
+    for choices, option, call in calls:
+        names = ", ".join(f'"{choice}"' for choice in choices)
+        with pytest.raises(shm_pool.InvalidArgument, match=f'"later" is no {choices.__name__}: it is one of {names}$'):
+            call(**{option: "later"})
+        with pytest.raises(TypeError, match=f"argument '{option}'"):
+            call(**{option: 1})
+
+
+@pytest.mark.parametrize("wait, end", [(OnEnd.WAIT, OnEnd.RETURN), ("wait", "return")])
+def test_on_end(provider, prefix, wait, end):
+    for create, receive in (Sender, Receiver), (Publisher, Subscriber):
+        for on_end in wait, end:
+            with create(provider, "ends") as sending:
+                receiver = receive("ends", prefix, on_end=on_end)
+                assert receiver.try_recv() is None
+                sending.send(b"last")
+            assert bytes(receiver.recv(timeout=60)) == b"last"
+            with pytest.raises(shm_pool.Disconnected if on_end == "return" else shm_pool.Timeout):
+                receiver.recv(timeout=0.01)
+            receiver.close()
 
 
 def test_stalled_receiver_is_skipped(provider, prefix):
@@ -328,8 +423,8 @@ def test_stalled_receiver_is_skipped(provider, prefix):
             [state] = publisher.receivers()
             assert state.is_stalled
             assert repr(state) == (
-                f'ReceiverState(id={state.id}, on_full="block", capacity=1, waiting=2, borrowed=0, missed=1, '
-                "is_stalled=True)"
+                f'ReceiverState(id={state.id}, process={os.getpid()}, on_full="block", capacity=1, waiting=2, '
+                "borrowed=0, missed=1, is_stalled=True)"
             )
 
 
@@ -404,6 +499,43 @@ def test_message_type_is_checked():
             MessageType(*arguments)
     with pytest.raises(shm_pool.InvalidArgument, match="alignment of 3"):
         MessageType("A", 1, 8, align=3)
+
+
+def test_later_publisher_of_another_type(provider, prefix):
+    pose = MessageType("Pose", version=1, size=24, align=8)
+    with Subscriber("typed", prefix, message_type=pose) as subscriber:
+        with Publisher(provider, "typed"):
+            with pytest.raises(shm_pool.InvalidArgument, match="carries untyped messages"):
+                subscriber.recv(timeout=60)
+        with Publisher(provider, "typed", message_type=pose, history=1) as publisher:
+            publisher.send(bytes(24))
+            waiting = in_thread(lambda: publisher.wait_for_receivers(timeout=60))
+            assert len(subscriber.recv(timeout=60)) == 24
+            assert waiting() == []
+
+
+def as_other_version(prefix, name):
+    """Makes a channel look like one of another build, one version back. Returns its version, and this one."""
+    with open(f"/dev/shm/{prefix}.{name}.channel", "r+b") as channel:
+        # Where all versions have it.
+        channel.seek(8)
+        version = int.from_bytes(channel.read(4), "little")
+        channel.seek(8)
+        channel.write((version - 1).to_bytes(4, "little"))
+    return version - 1, version
+
+
+@pytest.mark.parametrize("create, receive", [(Sender, Receiver), (Publisher, Subscriber)])
+def test_other_version(provider, prefix, create, receive):
+    with receive("versions", prefix, on_end=OnEnd.WAIT) as later, create(provider, "versions") as end:
+        old, new = as_other_version(prefix, "versions")
+        with pytest.raises(shm_pool.OtherVersion, match=f"has version {old} .* uses version {new}"):
+            receive("versions", prefix)
+        with pytest.raises(shm_pool.OtherVersion, match=f"has version {old} .* uses version {new}"):
+            later.recv(timeout=60)
+        wait = end.wait_for_receiver if create is Sender else end.wait_for_receivers
+        with pytest.raises(shm_pool.Timeout, match=f"one has version {new} .* this channel has version {old}"):
+            wait(timeout=0.01)
 
 
 def test_alloc_of_an_end(provider):

@@ -1,10 +1,16 @@
 """Providers: options, errors, waiting for memory, statistics."""
 
+import asyncio
+import gc
+import os
+import re
 import threading
+import time
 
 import pytest
 
 import shm_pool
+from shm_pool import Publisher, Receiver, Sender, Subscriber
 
 
 def test_options(prefix):
@@ -22,16 +28,35 @@ def test_options(prefix):
 def test_more_options(prefix):
     options = {"lock_memory": False, "max_idle_per_class": 2, "max_shared": 100, "mode": 0o660}
     with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20, **options) as provider:
-        with pytest.raises(shm_pool.Error, match=r"raise Provider\(max_idle_per_class=\)"):
+        with pytest.raises(shm_pool.InvalidArgument, match=r"raise Provider\(max_idle_per_class=\)"):
             provider.reserve(1000, 3)
         provider.reserve(1000, 2).close()
     with pytest.raises(shm_pool.InvalidArgument, match="max_shared"):
         shm_pool.Provider(namespace=prefix, max_shared=0)
-    # What may be locked depends on the limit of this process.
-    try:
-        shm_pool.Provider(namespace=prefix, max_bytes=1 << 20, lock_memory=True).close()
-    except shm_pool.SystemCallFailed as refused:
-        assert "ulimit -l" in str(refused)
+    with pytest.raises(shm_pool.InvalidArgument, match=f"that of uid {os.getuid() + 1}"):
+        shm_pool.Provider(namespace=shm_pool.Namespace(prefix, uid=os.getuid() + 1))
+
+
+def test_locked_memory(python, prefix):
+    program = """if True:
+        import os, resource, shm_pool, sys
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
+        if os.getuid() == 0:  # which may lock without limit
+            try:
+                os.setuid(65534)
+            except OSError:
+                sys.exit(print("no other user"))
+        try:
+            shm_pool.Provider(namespace=sys.argv[1], max_bytes=1 << 20, lock_memory=True)
+        except shm_pool.SystemCallFailed as error:
+            print(error)
+    """
+    child = python(program, prefix)
+    line = child.line()
+    if line == "no other user":
+        pytest.skip(line)
+    assert re.match(r"\[Errno 1\] lock_memory needs .* may lock only 65536, .*ulimit -l", line)
+    assert child.end() == 0
 
 
 def test_exhausted(prefix):
@@ -76,6 +101,135 @@ def test_close_ends_waits(prefix):
             provider.alloc(1)
 
 
+@pytest.mark.parametrize("create, open", [(Sender, Receiver), (Publisher, Subscriber)])
+def test_ends_outlive_their_provider(prefix, create, open):
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider:
+        end = create(provider, "outlives")
+    with end, open("outlives", prefix) as receiver:
+        if create is Publisher:
+            end.wait_for_receivers(timeout=60)
+        with pytest.raises(shm_pool.Closed, match="this provider was closed"):
+            provider.alloc(1)
+        with pytest.raises(shm_pool.Closed):
+            create(provider, "another")
+        with end.alloc(1000, zeroed=True) as buffer:
+            end.send(buffer)
+        end.send(bytes(100))
+        asyncio.run(end.send_async(bytes(49)))
+        assert [len(receiver.recv(timeout=60)) for _ in range(3)] == [1000, 100, 49]
+    with pytest.raises(shm_pool.Closed, match=f"this {create.__name__.lower()} was closed"):
+        end.alloc(1)
+
+
+def waiting_for_memory(end):
+    """Returns a thread that waits for memory, and the list of what it gets."""
+    got = []
+
+    def wait():
+        try:
+            got.append(len(end.alloc(1 << 20, timeout=None)))
+        except shm_pool.Error as error:
+            got.append(type(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.1)
+    return thread, got
+
+
+def test_close_does_not_end_waits_of_others(prefix):
+    provider = shm_pool.Provider(namespace=prefix, max_bytes=1 << 20)
+    first, second = Publisher(provider, "first"), Sender(provider, "second")
+    held = first.alloc(1 << 20)
+    thread, got = waiting_for_memory(first)
+    provider.close()
+    second.close()
+    second.close()
+    time.sleep(0.1)
+    assert got == []
+    held.release()
+    thread.join()
+    assert got == [1 << 20]
+    first.close()
+
+
+@pytest.mark.parametrize("collect", [False, True])
+def test_last_close_ends_waits(prefix, collect):
+    provider = shm_pool.Provider(namespace=prefix, max_bytes=1 << 20)
+    first, second = Publisher(provider, "first"), Sender(provider, "second")
+    held = first.alloc(1 << 20)
+    thread, got = waiting_for_memory(first)
+    first.close()
+    if collect:
+        del provider, second
+        gc.collect()
+    else:
+        provider.close()
+        time.sleep(0.1)
+        assert got == []
+        second.close()
+    thread.join()
+    assert got == [shm_pool.Interrupted]
+    held.release()
+
+
+def test_creation_keeps_the_memory(prefix):
+    """A wait for a name uses the provider's memory, and so does what it creates."""
+    provider = shm_pool.Provider(namespace=prefix)
+    first = Publisher(provider, "taken")
+    created = []
+    creating = threading.Thread(target=lambda: created.append(Publisher(provider, "taken", timeout=60)))
+    creating.start()
+    time.sleep(0.1)
+    provider.close()
+    first.close()
+    creating.join()
+    with created[0] as publisher:
+        assert len(publisher.alloc(100)) == 100
+
+
+@pytest.mark.parametrize("create", [Sender, Publisher])
+@pytest.mark.parametrize("options", [{}, {"timeout": None}, {"timeout": 60}])
+def test_copy_waits_for_memory(prefix, create, options):
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider, create(provider, "full") as end:
+        held = provider.alloc(1 << 20)
+        releasing = threading.Timer(0.05, held.release)
+        releasing.start()
+        end.send(bytes(1000), **options)
+        releasing.join()
+
+
+def test_copy_gets_no_memory(prefix):
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider:
+        with Sender(provider, "pair") as sender, Publisher(provider, "default") as publisher:
+            with Publisher(provider, "at once", block_limit=0) as at_once, provider.alloc(1 << 20):
+                for end in sender, publisher, at_once:
+                    with pytest.raises(shm_pool.PoolExhausted, match="under max_bytes 1048576"):
+                        end.send(bytes(49), timeout=0)
+                    with pytest.raises(shm_pool.Timeout, match="not enough memory was released"):
+                        end.send(bytes(49), timeout=0.01)
+                    # No memory is needed.
+                    end.send(bytes(48))
+                with pytest.raises(shm_pool.PoolExhausted):
+                    at_once.send(bytes(49))
+                # A sender waits on: until its wait is ended.
+                ending = threading.Timer(0.1, provider.close_waits)
+                ending.start()
+                with pytest.raises(shm_pool.Interrupted):
+                    sender.send(bytes(49))
+                ending.join()
+
+
+def test_block_limit_of_a_copy(prefix):
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider:
+        default = Publisher(provider, "default")
+        brief = asyncio.run(Publisher.create_async(provider, "brief", block_limit=0.01))
+        with default, brief, provider.alloc(1 << 20):
+            for publisher, limit in (brief, r"\d+(\.\d+)?ms"), (default, r"5(\.\d+)?s"):
+                with pytest.raises(shm_pool.Timeout, match=f"not enough memory was released within {limit}"):
+                    publisher.send(bytes(49))
+
+
 def test_timeouts_are_checked(provider):
     for timeout in -1, float("nan"):
         with pytest.raises(shm_pool.InvalidArgument, match="timeout"):
@@ -92,6 +246,21 @@ def test_stats(provider):
     assert provider.stats().hits == 1
     assert provider.trim() >= 100_000
     assert provider.reclaim() == 0
+
+
+def test_trim_to(provider):
+    with provider.alloc(1 << 20), provider.alloc(4 << 20):
+        held = provider.stats().bytes_held
+    assert provider.trim_to(held) == 0
+    assert provider.trim_to(2 << 20) >= held - (2 << 20)
+    assert provider.stats().bytes_held <= 2 << 20
+    provider.trim_to(0)
+    assert provider.stats().bytes_held == 0
+    with pytest.raises(OverflowError):
+        provider.trim_to(-1)
+    provider.close()
+    with pytest.raises(shm_pool.Closed):
+        provider.trim_to(0)
 
 
 def test_reservation(provider):

@@ -49,6 +49,9 @@ async def watch() -> str:
 
 
 def follow(subscriber: shm_pool.Subscriber) -> int:
+    assert_type(subscriber.last_error, shm_pool.Error | None)
+    assert_type(subscriber.provider, int | None)
+    assert_type(subscriber.missed.total, int)
     event = subscriber.recv_event()
     if isinstance(event, shm_pool.ConnectionChange):
         assert_type(event.provider, int | None)

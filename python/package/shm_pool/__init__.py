@@ -26,9 +26,9 @@ is deleted.
 >>> subscriber.close(), camera.close(), provider.close()
 (None, None, None)
 
-**Timeouts** are seconds: 0 never waits, and None waits without limit. While a call waits, it holds
-no GIL, and a signal whose handler raises an exception ends it, as KeyboardInterrupt does, within
-a tenth of a second.
+**Timeouts** are seconds: 0 never waits, and None waits without limit, except that :meth:`Publisher.send` waits for
+its ``block_limit``. While a call waits, it holds no GIL, and a signal whose handler raises an exception ends it, as
+KeyboardInterrupt does, within a tenth of a second.
 
 **Threads** may share providers and clients. One thread at a time uses an end of a channel.
 
@@ -50,6 +50,7 @@ from ._native import (
     ConnectionChange,
     Message,
     MessageType,
+    Missed,
     Namespace,
     Provider,
     Publisher,
@@ -79,6 +80,7 @@ from .errors import (
     MessageLost,
     NameTaken,
     NotFound,
+    OtherVersion,
     PoolExhausted,
     Stale,
     SystemCallFailed,
@@ -110,12 +112,14 @@ __all__ = [
     "Message",
     "MessageLost",
     "MessageType",
+    "Missed",
     "NameTaken",
     "Namespace",
     "NotFound",
     "OnEnd",
     "OnFull",
     "OnStall",
+    "OtherVersion",
     "PoolExhausted",
     "Provider",
     "Publisher",

@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar, fi
 from typing_extensions import Buffer as _Buffer
 from typing_extensions import CapsuleType, Self, disjoint_base
 
+from .errors import Error
 from .inspect import Report
 from .options import OnEnd, OnFull, OnStall
 
@@ -19,6 +20,7 @@ __all__ = [
     "Inspector",
     "Message",
     "MessageType",
+    "Missed",
     "Namespace",
     "Provider",
     "Publisher",
@@ -242,10 +244,11 @@ class Provider:
 
     ``max_bytes`` is the cap in bytes (default 1 GiB; memory is taken when it is first needed). ``room_for`` adds
     what messages take to the cap, by default to nothing: it is a list of pairs, of a length and of how many
-    messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how much one :class:`Client` may hold, ``namespace`` where its names
-    are (a :class:`Namespace`, or its prefix), and ``mode`` the permission bits (default 0o600).
-    ``lock_memory=True`` keeps its memory from being swapped out, ``max_idle_per_class`` is how many idle buffers of
-    one size are kept, and ``max_shared`` how many buffers may be shared at a time.
+    messages of that length there are at a time. ``max_alloc`` is the largest buffer, ``max_bytes_per_peer`` how
+    much one :class:`Client` may hold, ``namespace`` where its names are (a :class:`Namespace`, or its prefix), and
+    ``mode`` the permission bits (default 0o600). ``lock_memory=True`` keeps its memory from being swapped out,
+    ``max_idle_per_class`` is how many idle buffers of one size are kept, and ``max_shared`` how many buffers may be
+    shared at a time.
 
     >>> import shm_pool
     >>> with shm_pool.Provider(max_bytes=64 << 20) as provider:
@@ -256,10 +259,21 @@ class Provider:
     ...     frames = [provider.alloc(640 * 480) for _ in range(8)]
     ...     scans = [provider.alloc(10_000) for _ in range(16)]
 
-    Closing it returns idle memory to the system. Buffers stay valid. Memory of a provider that was
-    killed is removed by its last reader, or when the next one is made.
+    Its senders and publishers use its memory, too. When it and all of them are closed, idle memory returns to the
+    system. Buffers stay valid. Memory of a provider that was killed is removed by its last reader, or when the next
+    one is made.
 
-    Raises :class:`InvalidArgument`, :class:`SystemCallFailed`.
+    >>> with shm_pool.Provider() as provider:
+    ...     publisher = shm_pool.Publisher(provider, "docs-outlives")
+    >>> len(publisher.alloc(1000))
+    1000
+    >>> provider.alloc(1000)
+    Traceback (most recent call last):
+        ...
+    shm_pool.errors.Closed: this provider was closed
+
+    Raises :class:`InvalidArgument`, and :class:`SystemCallFailed`: with EPERM if it may not lock so much memory, and
+    with ENOMEM if it finds none for its lists.
     """
     def __new__(
         cls,
@@ -305,21 +319,34 @@ class Provider:
         Raises :class:`InvalidArgument` if it can never fit, :class:`Interrupted`, :class:`SystemCallFailed`.
         """
     def close(self) -> None:
-        """Closes the provider. A call that waits for memory in another thread raises :class:`Interrupted`."""
+        """Closes the provider. Its senders and publishers keep its memory, and allocate and send as before. When they
+        are closed, too, a call that waits for memory in another thread raises :class:`Interrupted`.
+        """
     def disconnect(self, peer: bytes) -> None:
         """Refuses a client of this id from now on. It may keep what it has."""
     def close_waits(self) -> None:
-        """Ends all current and future waits for memory with :class:`Interrupted`."""
+        """Ends all current and future waits for memory with :class:`Interrupted`, also those of senders and publishers."""
     def reclaim(self) -> int:
         """Takes back what dead peers held, as :meth:`alloc` does at the cap. Returns how many messages."""
     def reserve(self, len: int, count: int) -> Reservation:
         """Makes ``count`` buffers of ``len`` bytes in advance, until the reservation is closed: the first
         message then costs no more than later ones.
 
-        Raises as :meth:`alloc`.
+        Raises as :meth:`alloc`, also :class:`InvalidArgument` above ``max_idle_per_class``, and :class:`Error` if too
+        many buffers are shared.
         """
     def stats(self) -> Stats:
         """Returns how much memory is held, in use and leased."""
+    def trim_to(self, bytes: int) -> int:
+        """Returns idle memory to the system until ``bytes_held`` of :meth:`stats` is at most ``bytes``, as far as
+        possible. Reserved buffers stay. Returns the number of bytes.
+
+        >>> import shm_pool
+        >>> provider = shm_pool.Provider()
+        >>> provider.alloc(4 << 20).release()
+        >>> provider.trim_to(1 << 20) > 0, provider.stats().bytes_held <= 1 << 20
+        (True, True)
+        """
     def trim(self) -> int:
         """Returns all idle memory to the system, and the number of its bytes."""
 
@@ -614,7 +641,9 @@ class _Pending:
 
 @disjoint_base
 class _SendingEnd:
-    """What a sender and a publisher have in common."""
+    """What a sender and a publisher have in common. Each uses the memory of its provider until it is closed itself,
+    also when the provider was closed before.
+    """
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
@@ -629,9 +658,12 @@ class _SendingEnd:
     def name(self) -> str:
         """The channel's name."""
     def alloc(self, len: int, *, zeroed: bool = False, timeout: float | None = 0.0) -> Buffer:
-        """Allocates a buffer of the provider, as :meth:`Provider.alloc`."""
+        """Allocates a buffer of the provider, as :meth:`Provider.alloc`, also when the provider was closed."""
     def close(self) -> None:
-        """Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`."""
+        """Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`. One that
+        waits for memory continues, unless the provider and all other ends of it are closed: then it raises
+        :class:`Interrupted`.
+        """
     def interrupt(self) -> None:
         """Ends the current wait, or the next one, with :class:`Interrupted`. For other threads."""
     def wait_until_received(self, *, timeout: float | None = None) -> None:
@@ -696,26 +728,28 @@ class Sender(_SendingEnd):
         """
     def send(self, message: _BytesLike, *, tag: bytes | bytearray | None = None, timeout: float | None = None) -> None:
         """Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them
-        travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room,
-        by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a number, which
-        the receiver finds in :attr:`Message.tag`.
+        travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room, and for the memory
+        of a copy, by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a
+        number, which the receiver finds in :attr:`Message.tag`.
 
         Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
 
         Raises :class:`Disconnected` if the receiver has closed or died, :class:`Timeout`,
         :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a
-        buffer of another provider; for a copy, as :meth:`Provider.alloc`.
+        buffer of another provider. If there is no memory for a copy, it raises :class:`Timeout` after a wait, and
+        :class:`PoolExhausted` with ``timeout=0``; otherwise as :meth:`Provider.alloc`.
         """
     async def send_async(self, message: _BytesLike, *, tag: bytes | bytearray | None = None) -> None:
         """Sends as :meth:`send`, and waits for room, and memory for a copy, without blocking the event loop of
         asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
         :class:`InUse`.
 
-        Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
+        It waits for memory without limit. Raises as :meth:`send`, except :class:`Timeout` and
+        :class:`PoolExhausted`.
         """
     def wait_for_receiver(self, *, timeout: float | None = None) -> None:
-        """Waits until a receiver has opened the channel. Raises :class:`Timeout`,
-        :class:`Disconnected`.
+        """Waits until a receiver has opened the channel. Raises :class:`Timeout`, :class:`Disconnected`. If a receiver
+        of another version of this package was refused, the text names both versions.
         """
     async def wait_for_receiver_async(self) -> None:
         """Waits as :meth:`wait_for_receiver`, without blocking the event loop of asyncio. Meanwhile, other calls
@@ -731,7 +765,9 @@ class Publisher(_SendingEnd):
     do not choose: :attr:`OnFull.DROP_OLDEST` by default. ``allow_blocking=False`` refuses those
     that choose :attr:`OnFull.BLOCK`. A message waits for those at most ``block_limit`` seconds (default 5):
     then a receiver without room is stalled, and ``on_stall`` says what happens to it, by default
-    :attr:`OnStall.SKIP`. A new receiver first gets the last ``history`` messages (default 0). A receiver may hold
+    :attr:`OnStall.SKIP`. With ``joins_in_send=False``, a send connects no receiver that has joined, and disconnects
+    none that has closed or died, which takes some 20 system calls for each: :meth:`serve_joins` and the waits for
+    receivers do. A new receiver first gets the last ``history`` messages (default 0). A receiver may hold
     ``max_borrowed`` buffers (default 2048), of ``max_bytes_per_receiver`` (default: a quarter of the provider's
     ``max_bytes``). ``timeout``, ``mode``, ``spin`` and ``message_type`` are as for a :class:`Sender`.
 
@@ -768,6 +804,7 @@ class Publisher(_SendingEnd):
         allow_blocking: bool | None = None,
         block_limit: float | None = None,
         on_stall: _OnStall | None = None,
+        joins_in_send: bool | None = None,
         history: int | None = None,
         mode: int | None = None,
         spin: float | None = None,
@@ -786,6 +823,7 @@ class Publisher(_SendingEnd):
         allow_blocking: bool | None = None,
         block_limit: float | None = None,
         on_stall: _OnStall | None = None,
+        joins_in_send: bool | None = None,
         history: int | None = None,
         mode: int | None = None,
         spin: float | None = None,
@@ -821,12 +859,23 @@ class Publisher(_SendingEnd):
         [True]
         """
     def receivers(self) -> list[ReceiverState]:
-        """Returns the state of each connected receiver. One that has joined is connected by the next send, wait for
-        receivers or :meth:`serve_joins`.
+        """Returns the state of each connected receiver. One that has joined is connected by the next wait for receivers
+        or :meth:`serve_joins`, or by the next send, unless ``joins_in_send=False``.
         """
     def serve_joins(self) -> bool:
         """Connects one receiver that has joined, or disconnects those that have closed or died. Returns whether
-        it did: then call it again. A send does that, too.
+        it did: then call it again. A send does that, too, unless ``joins_in_send=False``:
+
+        >>> import shm_pool
+        >>> provider = shm_pool.Provider()
+        >>> publisher = shm_pool.Publisher(provider, "docs-joins", joins_in_send=False)
+        >>> subscriber = shm_pool.Subscriber("docs-joins")
+        >>> publisher.send(b"").receivers
+        0
+        >>> while publisher.serve_joins():
+        ...     pass
+        >>> publisher.send(b"").receivers
+        1
         """
     def send(self, message: _BytesLike, *, tag: bytes | bytearray | None = None, timeout: float | None = None) -> Sent:
         """Sends a :class:`Buffer` to all receivers without a copy, or one copy of any object's bytes.
@@ -834,6 +883,10 @@ class Publisher(_SendingEnd):
         receivers with :attr:`OnFull.BLOCK`; if one makes no room, no receiver gets the message. A
         receiver that has made no room for the ``block_limit`` delays no further message until it does.
         ``tag`` is as for :meth:`Sender.send`.
+
+        A copy first waits for memory, within the same ``timeout``, by default also at most for the ``block_limit``.
+        If there is none, it raises :class:`Timeout` after the wait, and :class:`PoolExhausted` if it may not wait,
+        with ``timeout=0`` or a ``block_limit`` of 0.
 
         Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
 
@@ -844,10 +897,13 @@ class Publisher(_SendingEnd):
         asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
         :class:`InUse`.
 
-        Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
+        It waits for memory without limit. Raises as :meth:`send`, except :class:`Timeout` and
+        :class:`PoolExhausted`.
         """
     def wait_for_receivers(self, receivers: int = 1, *, timeout: float | None = None) -> None:
-        """Waits until this many receivers have joined. Raises :class:`Timeout`."""
+        """Waits until this many receivers have joined. Raises :class:`Timeout`. If a receiver of another version of
+        this package was refused, the text names both versions.
+        """
     async def wait_for_receivers_async(self, receivers: int = 1) -> None:
         """Waits as :meth:`wait_for_receivers`, without blocking the event loop of asyncio. Meanwhile, other calls
         raise :class:`InUse`.
@@ -877,10 +933,32 @@ class Sent:
     def withdrawn(self) -> int: ...
 
 @final
+class Missed:
+    """How many messages of a :class:`Publisher` a :class:`Subscriber` has missed, in ``total`` and by reason: sent to
+    it and ``withdrawn``, to make room for newer ones or as it was disconnected; skipped because it was behind by its
+    capacity (``full``), held as many buffers or bytes as it may (``too_many_borrowed``), or had made no room for too
+    long (``stalled``); or sent before the system let the publisher connect it (``not_connected``).
+    """
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    @property
+    def full(self) -> int: ...
+    @property
+    def not_connected(self) -> int: ...
+    @property
+    def stalled(self) -> int: ...
+    @property
+    def too_many_borrowed(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def withdrawn(self) -> int: ...
+
+@final
 class ReceiverState:
-    """A snapshot of a receiver of a :class:`Publisher`: how many messages wait for it, how many
-    buffers it holds (``borrowed``), how many messages it has ``missed``, and whether it
-    ``is_stalled``: messages are skipped until it makes room.
+    """A snapshot of a receiver of a :class:`Publisher`: the id of its ``process``, as that states it, in its own PID
+    namespace; how many messages wait for it, how many buffers it holds (``borrowed``), how many messages it has
+    ``missed``, and whether it ``is_stalled``: messages are skipped until it makes room.
     """
     @property
     def capacity(self) -> int: ...
@@ -894,6 +972,8 @@ class ReceiverState:
     def missed(self) -> int: ...
     @property
     def on_full(self) -> OnFull: ...
+    @property
+    def process(self) -> int | None: ...
     @property
     def waiting(self) -> int: ...
 
@@ -928,17 +1008,45 @@ class _ReceivingEnd:
     def is_connected(self) -> bool:
         """Whether the channel is open, and the other side knows this end."""
     @property
+    def last_error(self) -> Error | None:
+        """Why the channel could not be opened at the last attempt, while it is not open, as the exception: for example
+        :class:`NotFound`, or :class:`NameTaken` if a channel has its receiver. This end waits until it can. ``None``
+        if a receive has raised it.
+
+        >>> import shm_pool
+        >>> subscriber = shm_pool.Subscriber("docs-last-error")
+        >>> isinstance(subscriber.last_error, shm_pool.NotFound)
+        True
+        """
+    @property
     def max_borrowed(self) -> int:
         """How many buffers a receiver may hold, received or not."""
     @property
     def message_type(self) -> MessageType | None:
         """The type that the other side has declared; ``None`` if it has declared none, or there is no other side."""
     @property
+    def missed(self) -> Missed:
+        """How many messages of the present publisher were missed, by reason. Those of a :class:`Sender` are not.
+        :attr:`Message.missed` is the number before one message.
+
+        >>> import shm_pool
+        >>> provider = shm_pool.Provider()
+        >>> publisher = shm_pool.Publisher(provider, "docs-missed")
+        >>> subscriber = shm_pool.Subscriber("docs-missed", capacity=1)
+        >>> for number in range(3):
+        ...     sent = publisher.send(bytes(number))
+        >>> subscriber.missed
+        Missed(withdrawn=2, full=0, too_many_borrowed=0, stalled=0, not_connected=0)
+        """
+    @property
     def name(self) -> str:
         """The channel's name."""
     @property
     def on_full(self) -> OnFull | None:
         """What happens when ``capacity`` messages wait; ``None`` while there is no publisher."""
+    @property
+    def provider(self) -> int | None:
+        """The number of the provider of the messages, as :attr:`Provider.id`; ``None`` while there is no other side."""
     def close(self) -> None:
         """Closes this end. Messages that were received stay valid. A call that waits in another thread, or a
         task that awaits, raises :class:`Closed`.
@@ -954,7 +1062,9 @@ class _ReceivingEnd:
 
         Raises :class:`Timeout`, :class:`Disconnected` if the other side has closed or died, all its
         messages were received, and the end does not wait for the next one, :class:`Evicted`,
-        :class:`TooManyBorrowed`, :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`.
+        :class:`TooManyBorrowed`, :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`. An end that
+        opens the channel of a later sender or publisher raises as when it was made, too: :class:`InvalidArgument`
+        if that is of another type, and :class:`OtherVersion`.
         """
     async def recv_async(self) -> Message:
         """Receives the next message without blocking the event loop of asyncio.
@@ -1025,7 +1135,7 @@ class Receiver(_ReceivingEnd):
     [b'first', b'second']
 
     Raises :class:`NotFound`, :class:`NameTaken`, :class:`InvalidArgument` (also for the channel of a
-    publisher), :class:`SystemCallFailed`.
+    publisher, or of another type), :class:`OtherVersion`, :class:`SystemCallFailed`.
     """
     def __new__(
         cls,
@@ -1078,8 +1188,8 @@ class Subscriber(_ReceivingEnd):
     >>> bytes(subscriber.recv())
     b'a sample'
 
-    Raises :class:`NotFound`, :class:`InvalidArgument` (also for the channel of a sender),
-    :class:`SystemCallFailed`.
+    Raises :class:`NotFound`, :class:`InvalidArgument` (also for the channel of a sender, or of another type),
+    :class:`OtherVersion`, :class:`SystemCallFailed`, and :class:`Error` if the publisher has ``max_subscribers``.
     """
     def __new__(
         cls,

@@ -9,19 +9,23 @@ class Error(Exception):
 
 
 class InvalidArgument(Error, ValueError):
-    """An option is out of range, a name is empty or too long for a file name, or a buffer belongs to
-    another provider."""
+    """An option is out of range, a name is empty or too long for a file name, a buffer belongs to another
+    provider, or a channel is of another kind or another type of messages."""
 
 
 class Timeout(Error, TimeoutError):
     """The wait timed out: no message, no room, no memory or no receiver came in time.
 
-    With ``timeout=0``: the call would have had to wait.
+    With ``timeout=0``: the call would have had to wait. If no receiver came because one was refused that has
+    another version of this package, the text names both versions.
     """
 
 
 class Disconnected(Error, ConnectionError):
-    """The other side has closed or died. A receiver first gets everything that was sent before."""
+    """The other side has closed or died. A receiver first gets everything that was sent before.
+
+    With :attr:`OnEnd.WAIT`, the default of a :class:`Subscriber`, it waits for the next one instead.
+    """
 
 
 class Evicted(Disconnected):
@@ -46,6 +50,11 @@ class NameTaken(Error, FileExistsError):
     """A living sender has a channel of this name, or the channel has its receiver."""
 
 
+class OtherVersion(Error):
+    """The channel was created by another version of this package, with another layout. The text names both
+    versions of the layout."""
+
+
 class Stale(Error):
     """The memory was used again before this descriptor was attached to. Grant messages, or keep
     them until they are confirmed."""
@@ -57,7 +66,7 @@ class MessageLost(Error):
 
 class Interrupted(Error):
     """``interrupt()`` ended the wait, and the next one waits again; or ``close_waits()`` ended it and
-    all later ones."""
+    all later ones, or the last one that uses a provider's memory was closed."""
 
 
 class InUse(Error, RuntimeError):
@@ -73,7 +82,7 @@ class Forked(Error, RuntimeError):
 
 
 class SystemCallFailed(Error, OSError):
-    """The system refused a call. ``errno`` says why."""
+    """The system refused a call, or would refuse it. ``errno`` says why."""
 
 
 class CopyWarning(UserWarning):
