@@ -344,6 +344,7 @@ impl Pool {
                 may_collect = false;
                 self.reclaim();
                 self.return_leased(&mut self.lock_making());
+                self.notify_unless_trying();
             } else if !self.evict_for_a_record() {
                 return claimed;
             }

@@ -370,7 +370,10 @@ impl Pool {
             // Only now: a request that cannot be served evicts nothing.
             let is_long = wanted.need.size >= self.limits.page;
             if is_long && self.arenas.room() == Room::Crowded {
-                self.relieve_crowding(&mut self.lock_making());
+                let has_searched = self.relieve_crowding(&mut self.lock_making());
+                if has_searched {
+                    self.notify_unless_trying();
+                }
             }
             return Ok(self.register(wanted, memory));
         }

@@ -404,12 +404,14 @@ impl Pool {
     ///
     /// Among them are a few whose leases have ended since they were dropped. Those of a length that
     /// was made just before stay: it recurs.
-    pub(super) fn relieve_crowding(&self, making: &mut Making<'_>) {
+    ///
+    /// Returns `true` if leased chunks were out of sight meanwhile.
+    pub(super) fn relieve_crowding(&self, making: &mut Making<'_>) -> bool {
         let mut most = self.arenas.crowding();
         let mut tries = LONG_LEASED_TRIES;
         for class in self.used_classes() {
             if most == 0 {
-                return;
+                break;
             }
             // Size first, to keep the free lists of small classes out of the cache.
             let is_long = self.classes[class].shape.need.size >= self.limits.page;
@@ -428,6 +430,7 @@ impl Pool {
                 most = most.saturating_sub(self.evict_of(making, class, most, |_| true));
             }
         }
+        tries < LONG_LEASED_TRIES
     }
 
     /// Evicts all idle chunks of lengths without planned room, if a chunk of `need` may fit then.
@@ -444,6 +447,8 @@ impl Pool {
                 self.evict_of(&mut making, class, usize::MAX, |_| true);
             }
         }
+        drop(making);
+        self.notify_unless_trying();
     }
 
     /// Evicts idle chunks of a class that `choose` picks, until they have `most` bytes: those of the
@@ -584,6 +589,7 @@ impl Pool {
         };
         let mut missing = need.size.saturating_sub(left).max(1);
         self.return_leased(&mut self.lock_making());
+        self.notify_unless_trying();
         if self.most_to_evict() < missing {
             return false;
         }
@@ -633,6 +639,7 @@ impl Pool {
             }
             left = left.saturating_sub(evicted);
         }
+        self.notify_unless_trying();
         before.saturating_sub(self.account.held())
     }
 
@@ -640,6 +647,8 @@ impl Pool {
         let mut making = self.lock_making();
         self.return_leased(&mut making);
         self.evict(&mut making, usize::MAX, |_| true);
+        drop(making);
+        self.notify_unless_trying();
     }
 
     pub(super) fn punch(&self, most: usize) -> usize {
