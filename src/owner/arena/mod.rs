@@ -480,6 +480,12 @@ impl Arenas {
         ((count * len).next_multiple_of(self.page), least)
     }
 
+    /// Returns `true` if an arena for a run of `len` bytes can be added, or provided with memory.
+    pub(crate) fn may_grow(&self, len: usize) -> bool {
+        let has_bare = self.state.lock().arenas.iter().any(|arena| arena.is_bare);
+        has_bare || self.next_len(len).is_some()
+    }
+
     /// Returns the length of the next arena, made for a run of `len` bytes. Each arena but the
     /// first is at least as long as all earlier ones together, so there are at most eight, unless
     /// the longest segment is the limit; arenas that make way (see `region`) are at most seven

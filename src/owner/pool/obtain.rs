@@ -491,7 +491,8 @@ impl Pool {
             }
         }
         // Other threads may have added or removed an arena since the search.
-        if self.arenas.room() == Room::ToGrow || self.account.created() != tried.segments {
+        let (_, least) = self.run_len(*wanted);
+        if self.arenas.may_grow(least) || self.account.created() != tried.segments {
             return true;
         }
         self.may_use_kept_range(wanted, tried)

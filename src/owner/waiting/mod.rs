@@ -79,7 +79,7 @@ use std::time::Duration;
 use std::{mem, ptr};
 
 /// How long a refused request waits for memory that the helper thread has obtained for a future that
-/// was dropped. It takes microseconds, unless the thread makes the memory present.
+/// was dropped. It takes microseconds if the thread has a processor.
 const LONGEST_ABANDONED_TRY: Duration = Duration::from_millis(100);
 
 pub(crate) type Delivery = Result<ClosedChunk, Refusal>;
@@ -240,6 +240,8 @@ impl WaitingRoom {
         list.set_busy(&waiter);
         if waiter.place.is_future {
             list.is_helper_ready = false;
+            // If the future is dropped now, a refused request does not wait for its memory.
+            self.end_try(&mut list);
         }
         self.pass_turn(&mut list, pool);
         self.settle(&mut list, pool);
@@ -521,7 +523,8 @@ impl WaitingRoom {
     }
 
     /// The helper thread may have memory in its hand for a future that was dropped meanwhile. Blocks
-    /// until it is released, at most [`LONGEST_ABANDONED_TRY`]. Returns `false` if there was none.
+    /// until it is released, at most [`LONGEST_ABANDONED_TRY`], unless the thread makes it present.
+    /// Returns `false` if there was none.
     pub(crate) fn await_abandoned_try(&self) -> bool {
         let mut list = self.list.lock();
         if !list.is_try_abandoned() || self.is_trying_here() {
