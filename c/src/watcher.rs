@@ -6,12 +6,10 @@ use crate::finalize::destroy;
 use crate::message_type::copy_text;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{copy_out, create, create_listed, text, timeout, Required, SHM_POOL_FOREVER};
-use shm_pool::channel::{self, ChannelChange as Change, RecvError};
-use shm_pool::WakeFd;
+use shm_pool::channel::{self, ChannelChange as Change};
 use std::ffi::{c_char, c_int};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
-use std::task::Poll;
 
 /// A channel whose sender or publisher is alive.
 #[repr(C)]
@@ -51,11 +49,7 @@ pub struct ChannelChange {
 ///
 /// Thread safety: any thread may use it, one at a time. An interrupter works from other threads
 /// and from signal handlers.
-pub struct Watcher {
-    watcher: channel::Watcher,
-    /// Made when the descriptor is first asked for.
-    ready: Option<WakeFd>,
-}
+pub struct Watcher(channel::Watcher);
 
 /// Lists the channels whose senders and publishers are alive, by name.
 ///
@@ -132,10 +126,7 @@ pub extern "C" fn shm_pool_watcher_create(
 ) -> Status {
     guard(|| {
         create_listed(watcher, "watcher", || {
-            Ok(Watcher {
-                watcher: channel::Watcher::new(&Client::namespace(client)),
-                ready: None,
-            })
+            Ok(Watcher(channel::Watcher::new(&Client::namespace(client))))
         })
     })
 }
@@ -164,23 +155,11 @@ pub extern "C" fn shm_pool_watcher_recv(
 ) -> Status {
     guard(|| {
         let out = change.required("change")?;
-        let Watcher { watcher, ready } = watcher.required("watcher")?;
-        let change = match (timeout_ns, ready) {
-            (0, None) => watcher.try_recv()?,
-            (0, Some(ready)) => match ready.poll(|context| watcher.poll_recv(context)) {
-                Poll::Ready(change) => change?,
-                Poll::Pending => return Err(RecvError::Empty.into()),
-            },
-            (_, ready) => {
-                if let Some(ready) = ready {
-                    // The wait replaces the waker of the last poll: the event loop must poll again.
-                    let _ = ready.poll(|_| Poll::Ready(()));
-                }
-                match timeout_ns {
-                    SHM_POOL_FOREVER => watcher.recv()?,
-                    _ => watcher.recv_timeout(timeout(timeout_ns))?,
-                }
-            }
+        let Watcher(watcher) = watcher.required("watcher")?;
+        let change = match timeout_ns {
+            0 => watcher.try_recv()?,
+            SHM_POOL_FOREVER => watcher.recv()?,
+            _ => watcher.recv_timeout(timeout(timeout_ns))?,
         };
         let (info, is_created) = match &change {
             Change::Created(info) => (info, true),
@@ -212,12 +191,8 @@ pub extern "C" fn shm_pool_watcher_fd(
 ) -> Status {
     guard(|| {
         let fd = fd.required("fd")?.write(-1);
-        let ready = &mut watcher.required("watcher")?.ready;
-        let ready = match ready {
-            Some(ready) => ready,
-            None => ready.insert(WakeFd::new()?),
-        };
-        *fd = ready.as_raw_fd();
+        let Watcher(watcher) = watcher.required("watcher")?;
+        *fd = watcher.wake_fd()?.as_raw_fd();
         Ok(())
     })
 }
@@ -234,7 +209,7 @@ pub extern "C" fn shm_pool_watcher_interrupter(
 ) -> Status {
     guard(|| {
         create(interrupter, "interrupter", || {
-            let watcher = &watcher.required("watcher")?.watcher;
+            let Watcher(watcher) = watcher.required("watcher")?;
             Ok(Interrupter(watcher.interrupter()))
         })
     })

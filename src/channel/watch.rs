@@ -41,6 +41,7 @@ use crate::os::name::{Inode, Name, Namespace};
 use crate::os::posix::PAGE;
 use crate::os::process::{Process, Seen};
 use crate::os::segment::check_regular;
+use crate::os::wake_fd::EndFd;
 use crate::owner::waiting::wake;
 use crate::protocol::control::{OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::{parse, Object, ProviderId};
@@ -51,6 +52,7 @@ use std::fs;
 use std::future::poll_fn;
 use std::iter;
 use std::mem;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
@@ -685,6 +687,8 @@ pub struct Watcher {
     known: BTreeMap<String, ChannelInfo>,
     changes: VecDeque<ChannelChange>,
     watch: Option<Watch>,
+    /// Of an event loop. Its waker is registered while it is not readable.
+    wake: EndFd,
     interrupts: Arc<Interrupts>,
     fork: ForkGuard,
 }
@@ -699,6 +703,7 @@ impl Watcher {
             known: BTreeMap::new(),
             changes: VecDeque::new(),
             watch: None,
+            wake: EndFd::default(),
             interrupts: Interrupts::new(),
             fork: ForkGuard::new(),
         }
@@ -721,7 +726,16 @@ impl Watcher {
     /// [`RecvError::Empty`] if nothing has changed, and those of [`recv`](Self::recv) except
     /// [`RecvError::Interrupted`].
     pub fn try_recv(&mut self) -> Result<ChannelChange, RecvError> {
-        self.next()?.ok_or(RecvError::Empty)
+        if let Some(change) = self.next()? {
+            return Ok(change);
+        }
+        let mut wake = mem::take(&mut self.wake);
+        let polled = wake.poll(|context| self.poll_next(context));
+        self.wake = wake;
+        match polled {
+            Some(Poll::Ready(change)) => change,
+            Some(Poll::Pending) | None => Err(RecvError::Empty),
+        }
     }
 
     /// Returns an iterator that blocks for each change, and never ends. Errors are items.
@@ -739,6 +753,7 @@ impl Watcher {
     }
 
     fn receive(&mut self, deadline: Option<Deadline>) -> Result<ChannelChange, RecvError> {
+        self.wake.renew();
         loop {
             if let Some(change) = self.next()? {
                 return Ok(change);
@@ -777,12 +792,28 @@ impl Watcher {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<ChannelChange, RecvError>> {
+        self.wake.renew();
+        self.poll_next(context)
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<ChannelChange, RecvError>> {
         loop {
             if let Some(change) = self.next()? {
                 return Poll::Ready(Ok(change));
             }
             ready!(self.watch().map_err(RecvError::NoHelper)?.poll(context));
         }
+    }
+
+    /// Returns a descriptor for an event loop, such as `poll` or `epoll`; the same one each time. When it is
+    /// readable, call [`try_recv`](Self::try_recv) until it returns [`RecvError::Empty`]: that makes
+    /// the descriptor wait for the next change. Do not read or write it.
+    ///
+    /// # Errors
+    ///
+    /// [`OsError`](crate::OsError) if the process or the system has too many descriptors.
+    pub fn wake_fd(&mut self) -> Result<BorrowedFd<'_>, OsError> {
+        self.wake.get()
     }
 
     /// Returns a handle that can interrupt this watcher's blocking waits.

@@ -4,10 +4,10 @@ use crate::fixtures::{holds, message, unique_prefix, FOR_EVER, NOW};
 use crate::served::Served;
 use crate::threads::assert_prompt;
 use shm_pool::channel::{
-    wait_any, ChannelEvent, OnEnd, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender,
-    Subscriber,
+    wait_any, ChannelChange, ChannelEvent, OnEnd, OnFull, Publisher, Receiver, RecvError,
+    SendErrorKind, Sender, Subscriber, Watcher,
 };
-use shm_pool::{Provider, WakeFd};
+use shm_pool::{Namespace, Provider, WakeFd};
 use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::pin::pin;
@@ -643,5 +643,38 @@ fn fd_of_an_end_beside_other_waits() {
             next_events(&mut receiver)[..],
             [ChannelEvent::Message(_)]
         ));
+    }
+}
+
+/// Also after a wait of the same watcher, which replaces the waker.
+#[test]
+fn fd_of_a_watcher() {
+    let name = unique_prefix("wake-fd-watch");
+    let namespace = Namespace::new(&name).unwrap();
+    let provider = Provider::builder().namespace(&namespace).build().unwrap();
+    let mut watcher = Watcher::new(&namespace);
+    assert!(is_readable(&watcher.wake_fd().unwrap(), 0));
+    for number in 0..3 {
+        assert!(matches!(watcher.try_recv(), Err(RecvError::Empty)));
+        if number == 1 {
+            let waited = watcher.recv_timeout(Duration::from_millis(1));
+            assert!(matches!(waited, Err(RecvError::TimedOut)));
+            assert!(is_readable(&watcher.wake_fd().unwrap(), 0));
+            assert!(matches!(watcher.try_recv(), Err(RecvError::Empty)));
+        }
+        let sender = Sender::create(&provider, "camera").unwrap();
+        assert!(matches!(next(&mut watcher), ChannelChange::Created(_)));
+        drop(sender);
+        assert!(matches!(next(&mut watcher), ChannelChange::Closed(_)));
+    }
+}
+
+fn next(watcher: &mut Watcher) -> ChannelChange {
+    loop {
+        match watcher.try_recv() {
+            Ok(change) => return change,
+            Err(RecvError::Empty) => assert!(is_readable(&watcher.wake_fd().unwrap(), -1)),
+            Err(error) => panic!("{error}"),
+        }
     }
 }
