@@ -614,8 +614,8 @@ pub enum RecvError {
     /// The sender has closed its end or died: nothing more will arrive.
     Disconnected,
     /// The publisher has [disconnected](super::Publisher::disconnect) this receiver, perhaps
-    /// because it [made no room](super::OnStall::Disconnect). Drop the messages received and the
-    /// receiver to join again.
+    /// because it [made no room](super::OnStall::Disconnect). With [`OnEnd::Wait`](super::OnEnd::Wait), the
+    /// next call joins again; otherwise drop the receiver and its messages, and open the channel again.
     Evicted,
     /// No message has arrived, and at least one was skipped, or waits, because this receiver holds
     /// as many buffers, or bytes, as it may. Reported once for each such message, and not while it
