@@ -10,7 +10,7 @@ use crate::channel::{
 };
 use crate::error::{BuildError, OsError};
 use crate::os::process::Process;
-use crate::owner::limits::{AllocError, CapacityError, DisconnectError, ShareError};
+use crate::owner::limits::{AllocError, CapacityError, ShareError};
 use crate::peer::error::AttachError;
 use crate::protocol::descriptor::{DescriptorError, Problem};
 use crate::protocol::ids::{ParseError, PeerId, ProviderId, ReceiverId};
@@ -177,15 +177,6 @@ texts! { share_errors: ShareError
     Forked =>
         "the buffer's provider belongs to the parent of this forked process; create a new one in \
          this process";
-}
-
-texts! { disconnect_errors: DisconnectError
-    PeerDisconnected(PEER) => "peer 0123456789abcdef-3-17 is no longer connected";
-    OtherProvider { peer: PEER, provider: OTHER_PROVIDER } =>
-        "peer 0123456789abcdef-3-17 is not connected to provider fedcba9876543210";
-    Forked =>
-        "the provider belongs to the parent of this forked process; create a new one in this \
-         process";
 }
 
 texts! { attach_errors: AttachError

@@ -249,7 +249,7 @@ pub use error::{BuildError, OsError};
 pub use os::name::Namespace;
 pub use os::wake_fd::WakeFd;
 pub use owner::buf::{ShmBytes, ShmBytesMut};
-pub use owner::limits::{AllocError, CapacityError, DisconnectError, ShareError, Tuning};
+pub use owner::limits::{AllocError, CapacityError, ShareError, Tuning};
 pub use owner::pool::{ClassStats, Counters, Reservation, Stats};
 pub use owner::provider::{AllocFuture, Provider, ProviderBuilder, Request};
 pub use peer::client::Client;

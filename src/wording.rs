@@ -4,7 +4,7 @@
 
 use crate::channel::{ChannelError, RecvError, SendErrorKind};
 use crate::error::{Advice, BuildError, Explain};
-use crate::owner::limits::{AllocError, CapacityError, DisconnectError, ShareError};
+use crate::owner::limits::{AllocError, CapacityError, ShareError};
 use crate::peer::error::AttachError;
 use crate::protocol::descriptor::DescriptorError;
 use std::error::Error as StdError;
@@ -54,7 +54,7 @@ fn explain<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a dyn Explain> {
     }
     first_of! {
         BuildError AllocError ShareError AttachError ChannelError SendErrorKind RecvError
-        CapacityError DescriptorError DisconnectError
+        CapacityError DescriptorError
     }
     None
 }

@@ -804,10 +804,10 @@ size_t shm_pool_provider_reclaim(const struct shm_pool_provider *provider);
 // Disconnects a peer that keeps too much: it attaches to no further messages, and its grants are
 // revoked. Its views stay valid.
 //
-// Errors: `PEER_DISCONNECTED` if it is no longer connected, `OTHER_PROVIDER`, `FORKED`,
-// `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_provider_disconnect(const struct shm_pool_provider *provider,
-                                                  const struct shm_pool_peer_id *peer);
+// Returns `false` if it is not connected to this provider; always in a forked child, or if an argument
+// is NULL.
+bool shm_pool_provider_disconnect(const struct shm_pool_provider *provider,
+                                  const struct shm_pool_peer_id *peer);
 
 // Removes the objects that killed providers of a directory and prefix have left. Creating a
 // provider does this too.

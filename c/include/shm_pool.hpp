@@ -247,7 +247,7 @@ public:
     std::vector<shm_pool_class_stats> class_stats() const {
         return detail::all<shm_pool_class_stats>(shm_pool_provider_class_stats, get());
     }
-    bool disconnect(const peer_id &peer) const { return check(shm_pool_provider_disconnect(get(), &peer)); }
+    bool disconnect(const peer_id &peer) const noexcept { return shm_pool_provider_disconnect(get(), &peer); }
 };
 
 class view : public detail::bytes<shm_pool_view, shm_pool_view_drop, shm_pool_view_data, shm_pool_view_len> {

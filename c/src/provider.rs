@@ -490,18 +490,16 @@ pub extern "C" fn shm_pool_provider_reclaim(provider: Option<&Provider>) -> usiz
 /// Disconnects a peer that keeps too much: it attaches to no further messages, and its grants are
 /// revoked. Its views stay valid.
 ///
-/// Errors: `PEER_DISCONNECTED` if it is no longer connected, `OTHER_PROVIDER`, `FORKED`,
-/// `INVALID_ARGUMENT`.
+/// Returns `false` if it is not connected to this provider; always in a forked child, or if an argument
+/// is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_provider_disconnect(
     provider: Option<&Provider>,
     peer: Option<&PeerId>,
-) -> Status {
-    guard(|| {
-        Ok(provider
-            .required("provider")?
-            .0
-            .disconnect(peer.required("peer")?.get())?)
+) -> bool {
+    guard_value(false, || match (provider, peer) {
+        (Some(provider), Some(peer)) => provider.0.disconnect(peer.get()),
+        _ => false,
     })
 }
 

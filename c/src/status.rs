@@ -3,8 +3,8 @@
 use shm_pool::channel::{ChannelError, RecvError, SendError, SendErrorKind};
 use shm_pool::threads::HookError;
 use shm_pool::{
-    Advice, AllocError, AttachError, BuildError, CapacityError, DescriptorError, DisconnectError,
-    OsError, ShareError,
+    Advice, AllocError, AttachError, BuildError, CapacityError, DescriptorError, OsError,
+    ShareError,
 };
 use std::any::Any;
 use std::cell::RefCell;
@@ -457,13 +457,6 @@ impl From<ShareError> for Failure {
     #[cold]
     fn from(error: ShareError) -> Self {
         Self::of(of_share(&error), &error)
-    }
-}
-
-impl From<DisconnectError> for Failure {
-    #[cold]
-    fn from(error: DisconnectError) -> Self {
-        Self::of(of_share(&error.into()), &error)
     }
 }
 

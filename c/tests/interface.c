@@ -186,7 +186,7 @@ static void descriptors(void) {
     FAILS(shm_pool_client_attach(client, &descriptor, &view), NOT_GRANTED);
     OK(shm_pool_buf_grant(&buf, &peer, &descriptor));
     CHECK(shm_pool_buf_revoke(&buf, &peer) && !shm_pool_buf_revoke(&buf, &peer));
-    OK(shm_pool_provider_disconnect(provider, &peer));
+    CHECK(shm_pool_provider_disconnect(provider, &peer));
     FAILS(shm_pool_buf_grant(&buf, &peer, &descriptor), PEER_DISCONNECTED);
     shm_pool_buf_drop(&buf);
     size_t bytes;

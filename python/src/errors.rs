@@ -7,8 +7,8 @@
 use pyo3::PyErr;
 use shm_pool::channel::{ChannelError, RecvError, SendError, SendErrorKind};
 use shm_pool::{
-    Advice, AllocError, AttachError, BuildError, CapacityError, DescriptorError, DisconnectError,
-    OsError, ShareError,
+    Advice, AllocError, AttachError, BuildError, CapacityError, DescriptorError, OsError,
+    ShareError,
 };
 use std::error::Error as StdError;
 use std::time::{Duration, Instant};
@@ -179,17 +179,6 @@ impl IntoPyErr for OsError {
 impl IntoPyErr for DescriptorError {
     fn into_py(self) -> PyErr {
         invalid(&self)
-    }
-}
-
-impl IntoPyErr for DisconnectError {
-    fn into_py(self) -> PyErr {
-        match self {
-            Self::PeerDisconnected(_) => closed(&self),
-            Self::OtherProvider { .. } => invalid(&self),
-            Self::Forked => forked(&self),
-            _ => other(&self),
-        }
     }
 }
 

@@ -401,11 +401,12 @@ impl Provider {
         Ok(detach(py, || pool.provider.reclaim()))
     }
 
-    /// Refuses a client of this id from now on. It may keep what it has.
-    fn disconnect(&self, peer: Vec<u8>) -> PyResult<()> {
+    /// Refuses a client of this id from now on. It may keep what it has. Returns ``False`` if it is not
+    /// connected.
+    fn disconnect(&self, peer: Vec<u8>) -> PyResult<bool> {
         let peer = memory::peer_id(&peer)?;
         let pool = self.get()?;
-        pool.provider.disconnect(peer).map_err(IntoPyErr::into_py)
+        Ok(pool.provider.disconnect(peer))
     }
 
     /// Returns how much memory is held, in use and leased.

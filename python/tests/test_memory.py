@@ -196,7 +196,8 @@ def test_grant(provider, client):
     descriptor = buffer.grant(peer)
     buffer.release()
     assert bytes(client.attach(descriptor)) == bytes(3)
-    provider.disconnect(peer)
+    assert provider.disconnect(peer)
+    assert not provider.disconnect(peer)
     with pytest.raises(shm_pool.Disconnected):
         provider.alloc(1).grant(peer)
 

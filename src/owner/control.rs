@@ -16,7 +16,7 @@ use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Namespace};
 use crate::os::posix::{round_to_pages, LOCK_MEMORY};
 use crate::os::segment::{Locked, Memory, Segment};
-use crate::owner::limits::{DisconnectError, ShareError};
+use crate::owner::limits::ShareError;
 use crate::protocol::control::{
     control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
 };
@@ -198,16 +198,16 @@ impl OwnerControl {
         self.free_lists.lock().used.push((record, generation));
     }
 
-    fn slot_of(&self, peer: PeerId) -> Result<(usize, &GrantGate, &Epoch), DisconnectError> {
+    fn slot_of(&self, peer: PeerId) -> Result<(usize, &GrantGate, &Epoch), ShareError> {
         if peer.provider != self.id {
-            return Err(DisconnectError::OtherProvider {
+            return Err(ShareError::OtherProvider {
                 peer,
                 provider: self.id,
             });
         }
         let slot = usize::from(peer.slot);
         let Some(gate) = self.gates.get(slot) else {
-            return Err(DisconnectError::PeerDisconnected(peer));
+            return Err(ShareError::PeerDisconnected(peer));
         };
         Ok((slot, gate, &self.view.header().epochs[slot]))
     }
@@ -244,8 +244,10 @@ impl OwnerControl {
         gate.revoke(epoch, peer.epoch, record, slot, self.cost(slot, len))
     }
 
-    pub(crate) fn disconnect(&self, peer: PeerId) -> Result<(), DisconnectError> {
-        let (slot, gate, epoch) = self.slot_of(peer)?;
+    pub(crate) fn disconnect(&self, peer: PeerId) -> bool {
+        let Ok((slot, gate, epoch)) = self.slot_of(peer) else {
+            return false;
+        };
         let take_back = || {
             for record in self.view.records(self.used()) {
                 if record.holders() >> slot & 1 == 0 {
@@ -259,11 +261,7 @@ impl OwnerControl {
                 }
             }
         };
-        let is_refused = gate.refuse(epoch, peer.epoch, take_back);
-        if !is_refused {
-            return Err(DisconnectError::PeerDisconnected(peer));
-        }
-        Ok(())
+        gate.refuse(epoch, peer.epoch, take_back)
     }
 
     pub(crate) fn reclaim(&self) -> usize {

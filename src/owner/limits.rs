@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use thiserror::Error;
 
-explained!(AllocError CapacityError DisconnectError ShareError);
+explained!(AllocError CapacityError ShareError);
 
 /// The smallest class, and the alignment of every chunk: a cache line, so that no two messages
 /// share one.
@@ -765,73 +765,6 @@ impl Explain for ShareError {
             Self::OutOfMemory { .. } => Some(Advice::LowerMaxShared),
             Self::Forked => Some(Advice::CreateInThisProcess),
             _ => None,
-        }
-    }
-}
-
-/// The error of [`Provider::disconnect`](crate::Provider::disconnect).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum DisconnectError {
-    /// The peer has disconnected or died, or was disconnected before.
-    PeerDisconnected(PeerId),
-    /// The peer id belongs to another provider.
-    OtherProvider {
-        /// The peer.
-        peer: PeerId,
-        /// The provider that was called.
-        provider: ProviderId,
-    },
-    /// This process is a forked child of the one that built the provider.
-    Forked,
-}
-
-impl DisconnectError {
-    /// Returns `true` if there is no such peer any more.
-    pub fn is_disconnected(&self) -> bool {
-        matches!(self, Self::PeerDisconnected(_))
-    }
-
-    pub(crate) fn io_kind(&self) -> io::ErrorKind {
-        match self {
-            Self::PeerDisconnected(_) => io::ErrorKind::BrokenPipe,
-            Self::OtherProvider { .. } => io::ErrorKind::InvalidInput,
-            Self::Forked => io::ErrorKind::Other,
-        }
-    }
-}
-
-impl Explain for DisconnectError {
-    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PeerDisconnected(peer) => write!(f, "peer {peer} is no longer connected"),
-            Self::OtherProvider { peer, provider } => {
-                write!(f, "peer {peer} is not connected to provider {provider}")
-            }
-            Self::Forked => write!(
-                f,
-                "the provider belongs to the parent of this forked process"
-            ),
-        }
-    }
-
-    fn find_advice(&self) -> Option<Advice> {
-        match self {
-            Self::Forked => Some(Advice::CreateInThisProcess),
-            _ => None,
-        }
-    }
-}
-
-/// A buffer cannot be granted to a peer that cannot be found.
-impl From<DisconnectError> for ShareError {
-    fn from(error: DisconnectError) -> Self {
-        match error {
-            DisconnectError::PeerDisconnected(peer) => Self::PeerDisconnected(peer),
-            DisconnectError::OtherProvider { peer, provider } => {
-                Self::OtherProvider { peer, provider }
-            }
-            DisconnectError::Forked => Self::Forked,
         }
     }
 }

@@ -14,8 +14,7 @@ use crate::owner::buf::ShmBytesMut;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::control::{Numbered, OwnerControl};
 use crate::owner::limits::{
-    self, class_of, range, AllocError, DisconnectError, Limits, Tuning, LONGEST, MIN_SIZE,
-    SHORTEST_HEAP,
+    self, class_of, range, AllocError, Limits, Tuning, LONGEST, MIN_SIZE, SHORTEST_HEAP,
 };
 use crate::owner::pool::{Counters, Pool, PoolGuard, Reservation, Stats};
 use crate::owner::waiting::{Delivery, Ticket};
@@ -211,23 +210,19 @@ impl Provider {
     /// Its process may connect again with a new client. This is no defence against a process that
     /// violates the protocol.
     ///
-    /// # Errors
-    ///
-    /// [`DisconnectError::PeerDisconnected`] if the peer is no longer connected,
-    /// [`DisconnectError::OtherProvider`], [`DisconnectError::Forked`] in a forked child.
-    pub fn disconnect(&self, peer: PeerId) -> Result<(), DisconnectError> {
+    /// Returns `false` if the peer is not connected to this provider; always in a forked child.
+    pub fn disconnect(&self, peer: PeerId) -> bool {
         let Some(pool) = self.own_pool() else {
-            return Err(DisconnectError::Forked);
+            return false;
         };
         let Some(control) = pool.control() else {
-            return Err(DisconnectError::OtherProvider {
-                peer,
-                provider: self.id(),
-            });
+            return false;
         };
-        control.disconnect(peer)?;
-        pool.memory_doorbell().notify();
-        Ok(())
+        let is_disconnected = control.disconnect(peer);
+        if is_disconnected {
+            pool.memory_doorbell().notify();
+        }
+        is_disconnected
     }
 
     /// Ends all current and future waits for memory with [`AllocError::Interrupted`]. Blocks

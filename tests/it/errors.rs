@@ -311,7 +311,6 @@ fn errors_are_send() {
     is_error::<shm_pool::BuildError>();
     is_error::<AttachError>();
     is_error::<ShareError>();
-    is_error::<shm_pool::DisconnectError>();
     is_error::<DescriptorError>();
     is_error::<shm_pool::CapacityError>();
     is_error::<OsError>();

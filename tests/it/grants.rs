@@ -1,7 +1,7 @@
 //! A grant keeps a message in flight to one known receiver only.
 
 use crate::fixtures::{address, builder, forge, holds, message, pair, provider, unique_prefix};
-use shm_pool::{AttachError, Client, DisconnectError, Namespace, PeerId, Provider, ShareError};
+use shm_pool::{AttachError, Client, Namespace, PeerId, Provider, ShareError};
 
 /// The lengths of a chunk carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [100, 1 << 20];
@@ -344,7 +344,7 @@ fn disconnect() {
     };
     assert_eq!(refused(), [(Some(peer), false), (Some(good), false)]);
 
-    provider.disconnect(peer).unwrap();
+    assert!(provider.disconnect(peer));
     assert_eq!(refused(), [(Some(peer), true), (Some(good), false)]);
     assert_eq!(
         provider.stats().bytes_leased,
@@ -359,10 +359,7 @@ fn disconnect() {
         );
     }
     assert!(matches!(open.grant(peer), Err(ShareError::PeerDisconnected(of)) if of == peer));
-    assert!(matches!(
-        provider.disconnect(peer),
-        Err(DisconnectError::PeerDisconnected(_))
-    ));
+    assert!(!provider.disconnect(peer));
     assert!(
         other.attach(&open.grant(good).unwrap()).is_ok(),
         "others are not touched"
@@ -383,16 +380,10 @@ fn disconnect() {
     let successor = next.connect(provider.id()).unwrap();
     assert_eq!((successor.slot(), successor == peer), (peer.slot(), false));
     assert!(next.attach(&open.grant(successor).unwrap()).is_ok());
-    assert!(matches!(
-        provider.disconnect(peer),
-        Err(DisconnectError::PeerDisconnected(_))
-    ));
+    assert!(!provider.disconnect(peer));
     assert!(next.attach(&open.descriptor().unwrap()).is_ok());
     let elsewhere = builder().build().unwrap();
-    assert!(matches!(
-        elsewhere.disconnect(successor),
-        Err(DisconnectError::OtherProvider { .. })
-    ));
+    assert!(!elsewhere.disconnect(successor));
 }
 
 const QUOTA: u64 = 1_000;
@@ -565,7 +556,7 @@ fn quota_counts_grants() {
     ));
     messages[0].grant(successor).unwrap();
     assert_eq!(held(&provider, successor), 600);
-    provider.disconnect(successor).unwrap();
+    assert!(provider.disconnect(successor));
     assert!(matches!(
         messages[1].grant(successor),
         Err(ShareError::PeerDisconnected(_))

@@ -604,7 +604,6 @@ fn send_and_sync() {
         shm_pool::BuildError,
         shm_pool::AttachError,
         shm_pool::ShareError,
-        shm_pool::DisconnectError,
     )>();
     is_send_and_sync::<(
         shm_pool::OsError,

@@ -412,7 +412,6 @@ mod unwind_safe {
         shm_pool::Counters,
         shm_pool::Descriptor,
         shm_pool::DescriptorError,
-        shm_pool::DisconnectError,
         shm_pool::OsError,
         shm_pool::ParseError,
         shm_pool::PeerId,

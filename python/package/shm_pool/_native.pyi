@@ -322,8 +322,10 @@ class Provider:
         """Closes the provider. Its senders and publishers keep its memory, and allocate and send as before. When they
         are closed, too, a call that waits for memory in another thread raises :class:`Interrupted`.
         """
-    def disconnect(self, peer: bytes) -> None:
-        """Refuses a client of this id from now on. It may keep what it has."""
+    def disconnect(self, peer: bytes) -> bool:
+        """Refuses a client of this id from now on. It may keep what it has. Returns ``False`` if it is not
+        connected.
+        """
     def close_waits(self) -> None:
         """Ends all current and future waits for memory with :class:`Interrupted`, also those of senders and publishers."""
     def reclaim(self) -> int:
