@@ -326,7 +326,7 @@ const COLOURS: [[u8; 3]; 8] = [
     [0x8a, 0x8a, 0x8a],
 ];
 
-const SIZES: [&str; 5] = ["64 B", "4 KiB", "64 KiB", "1 MiB", "8 MiB"];
+const SIZES: [&str; 2] = ["4 KiB", "1 MiB"];
 
 /// The peers in the first chart.
 const ALLOCATORS: [&str; 8] = [
@@ -395,6 +395,11 @@ fn draw(all: &Run) -> Fallible {
 }
 
 fn chart(all: &Run, file: &str, title: &str, names: &[&str], groups: &[Group]) -> Fallible {
+    for (group, times) in groups {
+        if times.iter().all(Option::is_none) {
+            return Err(format!("{file}: no figures of {group}").into());
+        }
+    }
     let path = Path::new("benches").join(file);
     let mut named: Vec<Bar> = Vec::new();
     for (name, colour) in names.iter().zip(COLOURS) {
