@@ -172,8 +172,8 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_NOT_CONNECTED = 72,
     // The thread that watches channels for descriptors could not be started.
     SHM_POOL_STATUS_NO_HELPER = 73,
-    // The publisher has disconnected this receiver. Destroy it and drop what it has received to join
-    // again.
+    // The publisher has disconnected this receiver. With `SHM_POOL_WAIT`, the next call joins again;
+    // otherwise destroy it and drop what it has received, and open the channel again.
     SHM_POOL_STATUS_EVICTED = 74,
     // The channel is not of the type that the receiver expects.
     SHM_POOL_STATUS_TYPE_MISMATCH = 75,
@@ -1541,7 +1541,7 @@ enum shm_pool_status shm_pool_wait_any(struct shm_pool_receiver *const *receiver
 //
 // `bytes`: set to the number of payload bytes present; not after an error. May be NULL.
 //
-// Errors: `OS`, `FORKED`, `CLOSED`, `NOT_USABLE`, `INVALID_ARGUMENT`.
+// Errors: `OS`, `FORKED`, `NOT_USABLE`, `INVALID_ARGUMENT`. No message is lost.
 enum shm_pool_status shm_pool_receiver_warm(struct shm_pool_receiver *receiver, size_t *bytes);
 
 // Creates a handle that ends this receiver's waits.

@@ -563,7 +563,7 @@ pub unsafe extern "C" fn shm_pool_wait_any(
 ///
 /// `bytes`: set to the number of payload bytes present; not after an error. May be NULL.
 ///
-/// Errors: `OS`, `FORKED`, `CLOSED`, `NOT_USABLE`, `INVALID_ARGUMENT`.
+/// Errors: `OS`, `FORKED`, `NOT_USABLE`, `INVALID_ARGUMENT`. No message is lost.
 #[no_mangle]
 pub extern "C" fn shm_pool_receiver_warm(
     receiver: Option<&mut Receiver>,
@@ -571,7 +571,7 @@ pub extern "C" fn shm_pool_receiver_warm(
 ) -> Status {
     guard(|| {
         let end = &mut receiver.required("receiver")?.end;
-        let present = each!(end, end => end.warm()?);
+        let present = each!(end, end => end.warm()).map_err(Failure::of_warm)?;
         if let Some(bytes) = bytes {
             bytes.write(present);
         }

@@ -103,8 +103,8 @@ pub enum Status {
     NotConnected = 72,
     /// The thread that watches channels for descriptors could not be started.
     NoHelper = 73,
-    /// The publisher has disconnected this receiver. Destroy it and drop what it has received to join
-    /// again.
+    /// The publisher has disconnected this receiver. With `SHM_POOL_WAIT`, the next call joins again;
+    /// otherwise destroy it and drop what it has received, and open the channel again.
     Evicted = 74,
     /// The channel is not of the type that the receiver expects.
     TypeMismatch = 75,
@@ -626,6 +626,17 @@ impl From<RecvError> for Failure {
             _ => Status::Other,
         };
         Self::of(status, &error)
+    }
+}
+
+impl Failure {
+    /// The error of a `warm`, which is about a segment, and not about one message.
+    #[cold]
+    pub(crate) fn of_warm(error: RecvError) -> Self {
+        match &error {
+            RecvError::Attach(cause) => Self::of(of_attach(cause), &error),
+            _ => error.into(),
+        }
     }
 }
 

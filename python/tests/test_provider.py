@@ -121,6 +121,21 @@ def test_ends_outlive_their_provider(prefix, create, open):
         end.alloc(1)
 
 
+def start_blocking(target):
+    """Starts a thread that is to block in a call of this library, and returns it once it sleeps there.
+
+    The thread also sleeps while it waits for the interpreter's lock, so it has to sleep for a while."""
+    thread = threading.Thread(target=target)
+    thread.start()
+    in_a_row = 0
+    while in_a_row < 10:
+        time.sleep(0.01)
+        with open(f"/proc/self/task/{thread.native_id}/stat") as stat:
+            state = stat.read().rpartition(") ")[2][0]
+        in_a_row = in_a_row + 1 if state == "S" else 0
+    return thread
+
+
 def waiting_for_memory(end):
     """Returns a thread that waits for memory, and the list of what it gets."""
     got = []
@@ -131,10 +146,7 @@ def waiting_for_memory(end):
         except shm_pool.Error as error:
             got.append(type(error))
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    time.sleep(0.1)
-    return thread, got
+    return start_blocking(wait), got
 
 
 def test_close_does_not_end_waits_of_others(prefix):
@@ -178,9 +190,7 @@ def test_creation_keeps_the_memory(prefix):
     provider = shm_pool.Provider(namespace=prefix)
     first = Publisher(provider, "taken")
     created = []
-    creating = threading.Thread(target=lambda: created.append(Publisher(provider, "taken", timeout=60)))
-    creating.start()
-    time.sleep(0.1)
+    creating = start_blocking(lambda: created.append(Publisher(provider, "taken", timeout=60)))
     provider.close()
     first.close()
     creating.join()

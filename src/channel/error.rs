@@ -636,9 +636,9 @@ pub enum RecvError {
         /// The operating system's error code, in the publisher's process.
         errno: i32,
     },
-    /// The buffer no longer exists: its segment was removed, not by this library, before this
-    /// receiver had mapped it (see [`deploying`](crate::docs::deploying#systemd)). The next message may
-    /// be good.
+    /// The buffer no longer exists: its segment was removed before this receiver had mapped it, as
+    /// a cleaner of /dev/shm may do (see [`deploying`](crate::docs::deploying#systemd)). The next
+    /// message may be good.
     MessageLost(ProviderId),
     /// The buffer's segment does not belong to the sender. The next message may be good.
     Attach(#[source] AttachError),

@@ -724,7 +724,7 @@ impl Watcher {
     /// # Errors
     ///
     /// [`RecvError::Empty`] if nothing has changed, and those of [`recv`](Self::recv) except
-    /// [`RecvError::Interrupted`].
+    /// [`RecvError::Interrupted`]. With a [`wake_fd`](Self::wake_fd), also [`RecvError::NoHelper`].
     pub fn try_recv(&mut self) -> Result<ChannelChange, RecvError> {
         if let Some(change) = self.next()? {
             return Ok(change);

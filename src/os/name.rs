@@ -336,8 +336,6 @@ impl Link {
         }
         match (self.inode, self.name.inode()) {
             (Some(created), Ok(found)) => created == found,
-            // It may be a successor's by the time that this process changes it.
-            (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => false,
             // If the system cannot tell, it most likely is: names are rarely removed by others.
             _ => true,
         }

@@ -742,11 +742,11 @@ impl Readers {
         let mut readers = Self::default();
         for _ in 0..2 {
             for channel in channels(names)? {
-                // Without it, the name is gone.
-                let Ok(metadata) = fs::symlink_metadata(channel.as_path()) else {
-                    continue;
+                let its_uid = match fs::symlink_metadata(channel.as_path()) {
+                    Ok(metadata) => metadata.uid(),
+                    // It may be gone. If not, opening it as one of this user's tells.
+                    Err(_) => uid,
                 };
-                let its_uid = metadata.uid();
                 // An owner that admits only its own user has no reader in another user's channel.
                 let found = if its_uid == uid {
                     &mut readers.own

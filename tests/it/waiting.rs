@@ -285,6 +285,21 @@ fn thousands_cancelled() {
 fn memory_for_a_dropped_future_is_not_lost() {
     let (provider, held) = at_the_cap();
     drop(held);
+    drop_futures_for_all(&provider);
+}
+
+/// The arena could not grow for it, and leaves a rest of the cap.
+#[test]
+fn memory_of_an_arena_below_the_cap_is_not_lost() {
+    let provider = Provider::builder()
+        .max_bytes(CAP + CAP / 2)
+        .tuning(Tuning::new().arena_size(CAP))
+        .build()
+        .unwrap();
+    drop_futures_for_all(&provider);
+}
+
+fn drop_futures_for_all(provider: &Provider) {
     for _ in 0..2000 {
         let all = provider.alloc(CAP).unwrap();
         let mut future = Waiting::new(provider.request(CAP).wait_async());

@@ -724,7 +724,7 @@ impl Pool {
     /// Adds an arena for a run of `len` bytes, unless another thread has just done so.
     fn grow(&self, len: usize) -> Result<(), Shortage> {
         // If another thread has added an arena since the search, `attempt` searches again.
-        if self.arenas.room() != Room::ToGrow {
+        if !self.arenas.may_grow(len) {
             return Err(Shortage::Cap);
         }
         self.waiting.pass_turn_early(self);

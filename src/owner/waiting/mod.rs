@@ -30,7 +30,7 @@
 //! | a request leaves that has the turn | the turn passes on |
 //! | a thread's deadline is over | it leaves, and tries once more, out of turn |
 //! | a future is dropped that memory was delivered to | the memory is released |
-//! | a future is dropped that the helper thread tries | the helper releases what it obtains; a request that would be refused meanwhile waits for that, and tries again |
+//! | a future is dropped that the helper thread tries | the helper releases what it obtains; a request that would be refused meanwhile waits for that, unless the memory is being made present, and tries again |
 //!
 //! A round that serves nobody has cost other threads locks. So the next one begins only after a
 //! rest in proportion, of at most a millisecond. A round that serves somebody is followed at once.
