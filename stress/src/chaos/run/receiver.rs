@@ -172,8 +172,6 @@ struct Progress {
     on_full: OnFull,
     /// The count of the last message.
     last: Option<u64>,
-    /// Messages since then that could not be read, because their owner had exited.
-    lost: u64,
 }
 
 impl Receives {
@@ -239,7 +237,6 @@ impl Receives {
         let mut progress = Progress {
             on_full,
             last: None,
-            lost: 0,
         };
         let mut what = What::Bytes;
         let mut is_task = self.random.bool();
@@ -253,13 +250,10 @@ impl Receives {
                 // It still has as many messages as it may.
                 Err(RecvError::TooManyBorrowed { .. }) => {}
                 Err(RecvError::Disconnected) => break,
-                // The owner exited normally before this receiver had mapped the segment.
-                Err(RecvError::MessageLost { .. }) => progress.lost += 1,
                 Err(error) => self.fail(&format!("cannot receive, {on_full:?}: {error}")),
             }
         }
         self.shared.lock().interrupter = None;
-        self.counts.lost += progress.lost;
         // If not, the held messages outlive it.
         if self.random.bool() {
             self.release_all();
@@ -290,18 +284,15 @@ impl Receives {
             Some(last) => count == last + 1 + missed,
             None => true,
         };
-        if !is_next || progress.on_full == OnFull::Block && missed != progress.lost {
+        if !is_next || progress.on_full == OnFull::Block && missed != 0 {
             self.fail(&format!(
-                "{:?}: message {count} follows {:?}, with {missed} missed, {} of them lost with \
-                 their owner",
-                progress.on_full, progress.last, progress.lost
+                "{:?}: message {count} follows {:?}, with {missed} missed",
+                progress.on_full, progress.last
             ));
         }
         self.counts.received += 1;
         self.counts.missed += missed;
-        self.counts.lost += progress.lost;
         progress.last = Some(count);
-        progress.lost = 0;
         self.held.push_back((message, number));
         self.check(self.held.len() - 1, false);
         let what = match number & 3 {
