@@ -113,8 +113,7 @@ pub struct ReceivingEnd {
 
 impl ReceivingEnd {
     pub(super) fn new(options: Options, name: &str) -> Result<Self, ChannelError> {
-        // Before there is a channel: the kernel takes no time for this while the process has one
-        // thread, and then about 10 ms.
+        // Before there is a channel, and a helper thread that waits for one.
         barrier::enlist();
         let attempts = Attempts::new(layout::name(&options.names, name)?);
         Ok(Self {

@@ -313,8 +313,7 @@ impl Client {
 
 fn prepare() {
     let _ = locks::watch_forks();
-    // Here rather than when it first connects: the kernel takes no time for this while the process
-    // has one thread, and then about 10 ms.
+    // Before it connects, while the process may have one thread.
     barrier::enlist();
 }
 

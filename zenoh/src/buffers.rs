@@ -65,8 +65,8 @@ use zenoh::shm::ShmProviderBackend;
 #[derive(Clone)]
 pub struct BufferPool(Arc<Inner>);
 
-/// How often a retry of a waiting request releases buffers. Other threads may return more meanwhile, and
-/// a retry takes bounded time.
+/// How often one try of a request releases buffers. Other threads may return more meanwhile, and a try
+/// takes bounded time.
 const EVICTIONS: usize = 8;
 
 type Classes = Arc<[Mutex<Class>]>;
