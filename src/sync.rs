@@ -23,8 +23,16 @@ pub(crate) use {
     loom::sync::atomic::{fence, AtomicPtr, AtomicU32, Ordering},
     loom::sync::MutexGuard,
     loom::thread::yield_now,
-    model::{ArrayQueue, AtomicU64, Mutex},
+    model::{interleave_system_calls, ArrayQueue, AtomicU64, Mutex},
 };
+
+/// Comes before a system call whose order with those of other threads and processes matters. In a
+/// model, other threads may run here: their calls are real, on real files and locks.
+#[inline(always)]
+pub(crate) fn before_system_call() {
+    #[cfg(all(test, loom))]
+    model::before_system_call();
+}
 
 /// A full fence directly after a successful read-modify-write. On x86-64 the read-modify-write is a
 /// full fence already: "loads and stores are not reordered with locked instructions" (Intel's and
@@ -52,7 +60,29 @@ pub(crate) fn explore(
 mod model {
     use super::{AtomicPtr, MutexGuard, Ordering};
     use loom::sync::atomic;
+    use std::cell::Cell;
     use std::ptr;
+
+    loom::lazy_static! {
+        /// All calls change it, so loom tries every order of them.
+        static ref SYSTEM_CALLS: atomic::AtomicU32 = atomic::AtomicU32::new(0);
+    }
+
+    std::thread_local! {
+        static ARE_INTERLEAVED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Whether system calls are interleaved from now on. A model's threads are one thread of the
+    /// system.
+    pub(crate) fn interleave_system_calls(are_interleaved: bool) {
+        ARE_INTERLEAVED.set(are_interleaved);
+    }
+
+    pub(super) fn before_system_call() {
+        if ARE_INTERLEAVED.get() {
+            SYSTEM_CALLS.fetch_add(1, Ordering::AcqRel);
+        }
+    }
 
     pub(crate) struct AtomicU64 {
         value: atomic::AtomicU64,

@@ -16,7 +16,7 @@ use crate::peer::error::AttachError;
 use crate::protocol::control::{View, MAX_SEGMENTS, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::{control_name, segment_name, ProviderId};
 use crate::protocol::readers::{self, Reader};
-use crate::protocol::sweep::{has_ended, sweep_after_reading, Teardown};
+use crate::protocol::sweep::{end_reading, has_ended, sweep_after_reading, Teardown};
 use counted::Owned;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
@@ -84,9 +84,9 @@ impl ReturnQueue {
 }
 
 impl ReturnQueue {
-    /// While the sender lives, this costs only one load.
-    fn may_have_to_sweep(&self) -> bool {
-        !self.shared.to_receiver().is_held() && self.shared.is_ours()
+    /// Also `true` for a sender that was dropped before its provider.
+    fn has_sender_ended(&self) -> bool {
+        !self.shared.to_receiver().is_held()
     }
 
     /// From now on the drop does not wait for a teardown: it may run in a receive.
@@ -117,7 +117,10 @@ impl Reader for ReturnQueue {
             Teardown::Later => Teardown::Wait,
             teardown => teardown,
         };
-        if self.may_have_to_sweep() && has_ended(&self.names, self.provider, teardown) {
+        if !self.shared.is_ours() || !self.has_sender_ended() {
+            return;
+        }
+        if has_ended(&self.names, self.provider, teardown) {
             let _ = self.locks.unlock(RECEIVER_BYTE);
             if self.registration.is_some() {
                 // The receiver has created the object, and may not have been dropped.
@@ -131,12 +134,22 @@ impl Reader for ReturnQueue {
 impl Drop for ReturnQueue {
     fn drop(&mut self) {
         readers::remove(ptr::addr_of!(*self).cast());
-        if !self.may_have_to_sweep() {
+        if !self.shared.is_ours() {
             return;
         }
-        // Before looking for the locks of others.
-        let _ = self.locks.unlock(RECEIVER_BYTE);
-        sweep_after_reading(&self.names, self.provider, self.teardown());
+        end_reading(
+            &self.locks,
+            RECEIVER_BYTE,
+            &self.names,
+            self.provider,
+            || {
+                if self.has_sender_ended() {
+                    Some(self.teardown())
+                } else {
+                    None
+                }
+            },
+        );
     }
 }
 

@@ -19,6 +19,7 @@
 use crate::error::OsError;
 use crate::os::fork::{self, ForkGuard};
 use crate::os::posix::{check, retry};
+use crate::sync::before_system_call;
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
@@ -116,6 +117,7 @@ impl LockFile {
     /// Also `true` if the kernel cannot tell.
     pub(crate) fn is_locked(&self, byte: usize) -> bool {
         let mut lock = byte_lock(byte, libc::F_RDLCK);
+        before_system_call();
         // SAFETY: the descriptor is open, and `lock` is a valid `flock` of `byte_lock`.
         let result =
             check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
@@ -124,6 +126,7 @@ impl LockFile {
 
     fn set_lock(&self, byte: usize, kind: i32) -> io::Result<()> {
         let lock = byte_lock(byte, kind);
+        before_system_call();
         retry(|| {
             // SAFETY: the descriptor is open, and `lock` is a valid `flock` of `byte_lock`.
             check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &lock) })
@@ -135,6 +138,7 @@ impl Drop for LockFile {
     fn drop(&mut self) {
         // A forked child has closed the descriptor, whose number may since be another file's.
         if self.is_ours() {
+            before_system_call();
             let _no_fork = without_forks();
             // Before the number may be another file's.
             lock_files().retain(|&fd| fd != self.file.as_raw_fd());

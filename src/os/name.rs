@@ -4,6 +4,7 @@ use crate::error::{BuildError, OsError};
 use crate::os::advice::advice;
 use crate::os::fork::ForkGuard;
 use crate::os::posix::{check, effective_uid, retry};
+use crate::sync::before_system_call;
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io;
@@ -163,6 +164,7 @@ impl Namespace {
 pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
     let failed = |error| OsError::new("readdir", directory, error);
     let mut files = Vec::new();
+    before_system_call();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let file = entry.map_err(failed)?.file_name();
         if let Ok(file) = file.into_string() {
@@ -210,6 +212,7 @@ impl Name {
     }
 
     pub(crate) fn open(&self, flags: i32, mode: u32) -> io::Result<File> {
+        before_system_call();
         retry(|| {
             // SAFETY: the path is a NUL-terminated string.
             let fd = unsafe { libc::open(self.0.as_ptr(), flags | SAFE, mode as libc::mode_t) };
@@ -234,6 +237,7 @@ impl Name {
     /// Needs no heap.
     fn inode(&self) -> io::Result<Inode> {
         let mut found = MaybeUninit::<libc::stat>::uninit();
+        before_system_call();
         // SAFETY: the name is a NUL-terminated string, and the buffer has the size of a `stat`.
         check(unsafe { libc::lstat(self.0.as_ptr(), found.as_mut_ptr()) })?;
         // SAFETY: `lstat` succeeded, so it filled the buffer.
@@ -242,11 +246,13 @@ impl Name {
     }
 
     pub(crate) fn rename(&self, to: &Self) -> io::Result<()> {
+        before_system_call();
         // SAFETY: both names are NUL-terminated strings.
         check(unsafe { libc::rename(self.0.as_ptr(), to.0.as_ptr()) })
     }
 
     pub(crate) fn unlink(&self) -> io::Result<()> {
+        before_system_call();
         // SAFETY: the name is a NUL-terminated string.
         check(unsafe { libc::unlink(self.0.as_ptr()) })
     }

@@ -15,7 +15,7 @@ use crate::protocol::ids::{control_name, PeerId, ProviderId};
 use crate::protocol::readers::{self, Reader};
 use crate::protocol::record::{Place, Record, PEERS};
 use crate::protocol::slot::{Held, MAX_HELD};
-use crate::protocol::sweep::{has_ended, sweep_after_reading, Teardown};
+use crate::protocol::sweep::{end_reading, has_ended, sweep_after_reading, Teardown};
 use parking_lot::RwLock;
 use std::mem::size_of;
 use std::ptr;
@@ -357,11 +357,16 @@ impl Drop for PeerControl {
             self.notify();
             // Not left to the close: a child made by a raw `clone` may have a copy of the
             // descriptor. If this fails, the slot stays taken until that child exits.
-            let _ = self.locks.unlock(peer_byte(self.slot()));
-            // Only now, so that of two peers that disconnect, at least one finds itself the last.
-            if matches!(self.check_owner(), Err(AttachError::ProviderDied { .. })) {
-                sweep_after_reading(&self.names, self.id.provider, Teardown::None);
-            }
+            end_reading(
+                &self.locks,
+                peer_byte(self.slot()),
+                &self.names,
+                self.id.provider,
+                || match self.check_owner() {
+                    Err(AttachError::ProviderDied { .. }) => Some(Teardown::None),
+                    Ok(_) | Err(_) => None,
+                },
+            );
         }
     }
 }

@@ -50,8 +50,9 @@
 //! # The last reader is always detected
 //!
 //! Each reader, and each owner that ends, releases its own lock first and then tests those of the
-//! others. Of two that do so concurrently, at least one finds no other. If both do, they sweep side
-//! by side. A successor that renames a pair's object holds its lock meanwhile, so it checks once
+//! others ([`end_reading`]); a receiver tests first whether its sender still holds its doorbell, which
+//! costs no system call. Of two that do so concurrently, at least one finds no other. If both do, they
+//! sweep side by side. A successor that renames a pair's object holds its lock meanwhile, so it checks once
 //! more for the receiver after it has released that ([`remove_or_rename_dead`]). A sweep checks all
 //! channels twice, because an object that is renamed between the listing and the check is missed
 //! once ([`Readers`]).
@@ -91,6 +92,7 @@ use crate::protocol::control::{
 };
 use crate::protocol::ids::{control_name, name_while_read, namespace, parse, Object, ProviderId};
 use crate::protocol::record::{pending_grants, PEERS, RECORD_SIZE};
+use crate::sync::before_system_call;
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::ops::Add;
@@ -98,6 +100,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{io, thread};
+
+#[cfg(all(test, loom))]
+#[path = "../models/one_way_to_end.rs"]
+mod models;
 
 /// The kernel takes some milliseconds for each 100 MB of a dead process's memory.
 const TEARDOWN: Duration = Duration::from_millis(100);
@@ -189,6 +195,7 @@ impl Swept {
     }
 
     fn remove(&mut self, name: &Name, is_its: impl Fn(&Metadata) -> bool) {
+        before_system_call();
         let Ok(metadata) = fs::symlink_metadata(name.as_path()) else {
             return;
         };
@@ -256,6 +263,23 @@ impl Teardown {
             Self::Wait => TEARDOWN,
             Self::None | Self::Later => Duration::ZERO,
         }
+    }
+}
+
+/// Ends a reader: releases its lock, and sweeps if its owner has ended, or is about to. `teardown`
+/// tells that, and is called only now: an owner that ends after it finds the lock free.
+pub(crate) fn end_reading(
+    locks: &LockFile,
+    byte: usize,
+    names: &Namespace,
+    provider: ProviderId,
+    teardown: impl FnOnce() -> Option<Teardown>,
+) {
+    // If this fails, the lock is held until the last descriptor is closed, and the objects are left
+    // to the next sweep.
+    let _ = locks.unlock(byte);
+    if let Some(teardown) = teardown() {
+        sweep_after_reading(names, provider, teardown);
     }
 }
 
@@ -742,6 +766,7 @@ impl Readers {
         let mut readers = Self::default();
         for _ in 0..2 {
             for channel in channels(names)? {
+                before_system_call();
                 let its_uid = match fs::symlink_metadata(channel.as_path()) {
                     Ok(metadata) => metadata.uid(),
                     // It may be gone. If not, opening it as one of this user's tells.
