@@ -191,7 +191,8 @@ impl Client {
     fn map(&self, remote: &Arc<Remote>, place: Place) -> Result<Arc<Cached>, AttachError> {
         // While a chunk is leased, its segment is destroyed only if the provider closes.
         let closed = || AttachError::Closed(remote.control.id().provider);
-        if remote.control.is_destroyed(place.index, place.segment) {
+        // No segment has the number 0: it marks an entry without one.
+        if place.segment == 0 || remote.control.is_destroyed(place.index, place.segment) {
             return Err(closed());
         }
         let Some(foreign) = self.open(remote, place.segment)? else {

@@ -213,6 +213,16 @@ fn forged_records() {
             refused > 250,
             "the words were not those of the record: {refused}"
         );
+
+        // The segment of an entry that has none: its number is 0, as in the list of segments.
+        let unused: u64 = 5;
+        let forged = [0_u64.to_le_bytes(), unused.to_le_bytes()].concat();
+        let at = found + 9 * 8;
+        scene.control.write_all_at(&forged, at as u64).unwrap();
+        let error = scene.attach().expect_err("no such segment");
+        assert!(matches!(error, AttachError::Closed { .. }), "{error:?}");
+        let genuine = &content[at..at + forged.len()];
+        scene.control.write_all_at(genuine, at as u64).unwrap();
         scene.assert_as_before();
     });
 }
