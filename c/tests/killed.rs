@@ -400,8 +400,8 @@ impl Reader {
     }
 }
 
-/// What a program in C or C++ has sent or granted arrives, however it ends. The last reader removes
-/// its objects.
+/// What a program in C or C++ has sent or granted arrives, however it ends, also after a sweep. The
+/// last reader removes its objects.
 #[test]
 fn ends() {
     for (language, program) in owners() {
@@ -413,6 +413,7 @@ fn ends() {
                 let mut owner = start_owner(&program, &prefix, kind, how);
                 let mut reader = Reader::of(&mut owner, kind, &namespace);
                 let runs_on = end(owner, how);
+                namespace.sweep().expect("a sweep");
                 reader.check();
                 drop(reader);
                 assert_eq!(objects(&prefix), [""; 0]);
