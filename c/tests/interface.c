@@ -795,14 +795,20 @@ static void interrupts(void) {
     shm_pool_provider_destroy(provider);
 }
 
+enum { ALARMS = 5000, CALLS_OF_A_HANDLER = 200 };
+
 static shm_pool_interrupter *to_interrupt;
+static volatile long handler_calls;
 
 static void on_alarm(int signal) {
     (void)signal;
-    shm_pool_interrupter_interrupt(to_interrupt);
+    for (int call = 0; call < CALLS_OF_A_HANDLER; call++) {
+        shm_pool_interrupter_interrupt(to_interrupt);
+        handler_calls++;
+    }
 }
 
-/* The handler runs in the thread whose wait it ends, at any instruction of it. */
+/* The handler runs in the thread whose wait it ends, at any instruction of it, and interrupts it a million times. */
 static void interrupts_from_a_handler(void) {
     shm_pool_provider *provider = make_provider();
     shm_pool_client *client = make_client();
@@ -815,10 +821,11 @@ static void interrupts_from_a_handler(void) {
     struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
     CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
     shm_pool_message message;
-    for (int number = 0; number < 5000; number++)
+    for (int number = 0; number < ALARMS; number++)
         FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &message), INTERRUPTED);
     CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
     CHECK(signal(SIGALRM, SIG_IGN) != SIG_ERR); /* also one that is pending */
+    CHECK(handler_calls >= ALARMS * CALLS_OF_A_HANDLER);
     /* The last signal may have come after the last wait. */
     OK(shm_pool_sender_send_copy(sender, "x", 1, 0));
     OK(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &message));

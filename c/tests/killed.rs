@@ -7,21 +7,24 @@
 mod common;
 
 use common::{run, Compiler};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Message, OnEnd, Receiver, RecvError, Sender, Subscriber};
-use shm_pool::{Client, Descriptor, Namespace, Provider, ShmBytes};
+use shm_pool::{AttachError, Client, Descriptor, Namespace, Provider, ProviderId, ShmBytes};
 use shm_pool_support::process::{inherited_input, task, this_test, Child};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 use Language::{Rust, C};
-use Role::{Attach, Own, Receive, Send};
+use Role::{Attach, Own, Receive, Send, Subscribe};
 
 const LEN: usize = 65536;
 const MESSAGES: u8 = 8;
@@ -34,6 +37,8 @@ enum Role {
     Send,
     /// Receives some of the messages and holds them, and expects the sender to be killed.
     Receive,
+    /// The same with a publisher's messages.
+    Subscribe,
     /// Describes a message, and expects the client to be killed.
     Own,
     /// Attaches to the message, and expects its owner to be killed.
@@ -59,11 +64,7 @@ struct Peer {
 
 impl Peer {
     fn start(language: Language, role: Role, prefix: &str) -> Self {
-        let (socket, theirs) = UnixStream::pair().expect("sockets");
-        socket
-            .set_read_timeout(Some(2 * TIMEOUT))
-            .expect("a time limit");
-        let mut command = match language {
+        let command = match language {
             Rust => this_test(
                 "rust",
                 &Task {
@@ -80,8 +81,16 @@ impl Peer {
                 command
             }
         };
+        Self::run(&format!("{role:?}"), command)
+    }
+
+    fn run(name: &str, mut command: Command) -> Self {
+        let (socket, theirs) = UnixStream::pair().expect("sockets");
+        socket
+            .set_read_timeout(Some(2 * TIMEOUT))
+            .expect("a time limit");
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-        let process = Child::start(format!("{role:?}"), &mut command).expect("a process");
+        let process = Child::start(name, &mut command).expect("a process");
         // The command keeps the child's end open.
         drop::<Command>(command);
         Self { process, socket }
@@ -95,6 +104,24 @@ impl Peer {
 
     fn tell(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).expect("it listens");
+    }
+
+    fn kill(mut self) {
+        self.process.kill().expect("a process to kill");
+        self.process.wait().expect("it is dead");
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = i32::try_from(self.process.id()).expect("the id of a process");
+        nix::sys::signal::kill(Pid::from_raw(process), signal).expect("a process that lives");
+    }
+
+    /// Stops the process, and waits until it has stopped.
+    fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        let process = Pid::from_raw(self.process.id() as i32);
+        let status = waitpid(process, Some(WaitPidFlag::WUNTRACED)).expect("a child");
+        assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
     }
 }
 
@@ -118,8 +145,7 @@ fn kill(killed: (Language, Role), survivor: (Language, Role)) {
     }
     let ((mut killed, _), (mut survivor, _)) = (killed, survivor);
     assert_eq!([killed.expect::<1>(), survivor.expect::<1>()], [*b"."; 2]);
-    killed.process.kill().expect("a process to kill");
-    killed.process.wait().expect("it is dead");
+    killed.kill();
     survivor.tell(b".");
     survivor.process.finish().expect("the survivor is content");
     Namespace::new(&prefix).unwrap().sweep().expect("a sweep");
@@ -201,6 +227,7 @@ fn rust() {
                 .is_disconnected());
             expect_unused(&provider);
         }
+        Subscribe => panic!("only in C"),
         Receive => {
             let mut receiver = Receiver::builder()
                 .namespace(client().namespace())
@@ -263,50 +290,172 @@ fn expect_unused(provider: &Provider) {
     assert_eq!((stats.bytes_in_use, stats.bytes_leased), (0, 0));
 }
 
-/// What a program in C or C++ has sent arrives, however it ends.
+/// The ways to send.
+const KINDS: [&str; 3] = ["sender", "publisher", "grants"];
+
+/// The ways in which an owner in C or C++ ends. `drop` destroys everything, and the process runs on.
+const ENDS: [&str; 5] = ["drop", "return", "exit", "abort", "kill"];
+
+/// The compiled `ends.c` and `ends.cpp`.
+fn owners() -> [(&'static str, PathBuf); 2] {
+    let folder = format!("ends-{:?}", std::thread::current().id());
+    let folder = folder.replace(['(', ')'], "");
+    [
+        ("c", Compiler::c().compile(&folder, &["tests/ends.c"])),
+        (
+            "cpp",
+            Compiler::cpp().compile(&format!("{folder}pp"), &["tests/ends.cpp"]),
+        ),
+    ]
+}
+
+fn start_owner(program: &Path, prefix: &str, kind: &str, how: &str) -> Peer {
+    let mut command = run(program);
+    command.args([prefix, kind, how]);
+    Peer::run(prefix, command)
+}
+
+/// Returns once the owner, which has sent everything, has ended. One that runs on has dropped
+/// everything, and is returned.
+fn end(mut owner: Peer, how: &str) -> Option<Peer> {
+    match how {
+        "drop" => {
+            owner.expect::<1>();
+            return Some(owner);
+        }
+        "kill" => {
+            owner.expect::<1>();
+            owner.kill();
+        }
+        _ => {
+            owner.process.wait().expect("it ends by itself");
+        }
+    }
+    None
+}
+
+/// The other side of an owner.
+enum Reader {
+    Receiver(Receiver),
+    Subscriber(Subscriber),
+    Grants(Client, Vec<Descriptor>),
+}
+
+impl Reader {
+    /// Connects to an owner, and receives none of its messages.
+    fn of(owner: &mut Peer, kind: &str, namespace: &Namespace) -> Self {
+        match kind {
+            "sender" => {
+                let builder = Receiver::builder().namespace(namespace);
+                let opened = builder.open_timeout("channel", TIMEOUT);
+                Self::Receiver(opened.expect("the channel"))
+            }
+            "publisher" => {
+                let builder = Subscriber::builder()
+                    .on_end(OnEnd::Return)
+                    .namespace(namespace);
+                let opened = builder.open_timeout("channel", TIMEOUT);
+                Self::Subscriber(opened.expect("the channel"))
+            }
+            _ => {
+                let client = Client::in_namespace(namespace);
+                let provider = ProviderId::from_u64(u64::from_ne_bytes(owner.expect()));
+                let peer = client.connect(provider).expect("a provider");
+                owner.tell(&peer.to_bytes());
+                let mut descriptors = Vec::new();
+                for _ in 0..MESSAGES {
+                    let bytes = owner.expect::<{ Descriptor::SIZE }>();
+                    descriptors.push(Descriptor::from_bytes(bytes).expect("a descriptor"));
+                }
+                Self::Grants(client, descriptors)
+            }
+        }
+    }
+
+    /// Receives everything.
+    fn check(&mut self) {
+        if let Self::Grants(client, descriptors) = self {
+            for (descriptor, number) in descriptors.iter().zip(0..) {
+                let view = client.attach(descriptor).expect("a granted message");
+                assert!(is_filled(&view, number));
+            }
+            let again = client.attach(&descriptors[0]);
+            assert!(matches!(again, Err(AttachError::NotGranted)), "{again:?}");
+            return;
+        }
+        for number in 0..MESSAGES {
+            let message = self.receive().expect("a message");
+            assert!(is_filled(&message, number));
+        }
+        let end = self.receive();
+        assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
+    }
+
+    fn receive(&mut self) -> Result<Message, RecvError> {
+        match self {
+            Self::Receiver(receiver) => receiver.recv_timeout(TIMEOUT),
+            Self::Subscriber(subscriber) => subscriber.recv_timeout(TIMEOUT),
+            Self::Grants(..) => panic!("no channel"),
+        }
+    }
+}
+
+/// What a program in C or C++ has sent or granted arrives, however it ends, also after a sweep. The
+/// last reader removes its objects.
 #[test]
 fn ends() {
-    let c = Compiler::c().compile("ends", &["tests/ends.c"]);
-    let cpp = Compiler::cpp().compile("ends", &["tests/ends.cpp"]);
-    for (language, program) in [("c", &c), ("cpp", &cpp)] {
-        for kind in ["sender", "publisher"] {
-            for how in ["return", "exit", "abort"] {
+    for (language, program) in owners() {
+        for kind in KINDS {
+            for how in ENDS {
                 let prefix = format!("ends-{}-{language}-{kind}-{how}", std::process::id());
-                let mut command = run(program);
-                command.args([&prefix, kind, how]).stdin(Stdio::null());
-                let mut process = Child::start(&*prefix, &mut command).expect("a process");
+                eprintln!("{prefix}");
                 let namespace = Namespace::new(&prefix).expect("a prefix that names allow");
-                let mut receive: Box<dyn FnMut() -> Result<Message, RecvError>> = match kind {
-                    "sender" => {
-                        let mut receiver = Receiver::builder()
-                            .namespace(&namespace)
-                            .open_timeout("channel", TIMEOUT)
-                            .expect("the channel");
-                        Box::new(move || receiver.recv_timeout(TIMEOUT))
-                    }
-                    _ => {
-                        let mut subscriber = Subscriber::builder()
-                            .on_end(OnEnd::Return)
-                            .namespace(&namespace)
-                            .open_timeout("channel", TIMEOUT)
-                            .expect("the channel");
-                        Box::new(move || subscriber.recv_timeout(TIMEOUT))
-                    }
-                };
-                process.wait().expect("it ends by itself");
-                for number in 0..MESSAGES {
-                    let message = receive().expect("a message");
-                    assert!(is_filled(&message, number), "{prefix}");
+                let mut owner = start_owner(&program, &prefix, kind, how);
+                let mut reader = Reader::of(&mut owner, kind, &namespace);
+                let runs_on = end(owner, how);
+                namespace.sweep().expect("a sweep");
+                reader.check();
+                drop(reader);
+                assert_eq!(objects(&prefix), [""; 0]);
+                if let Some(Peer { process, socket }) = runs_on {
+                    drop(socket);
+                    process.finish().expect("the owner is content");
                 }
-                let end = receive();
-                assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
-                drop(receive);
-                let left = fs::read_dir("/dev/shm").expect("a directory").flatten();
-                let left: Vec<_> = left
-                    .map(|entry| entry.file_name())
-                    .filter(|name| name.to_string_lossy().starts_with(&prefix))
-                    .collect();
-                assert!(left.is_empty(), "{left:?}");
+            }
+        }
+    }
+}
+
+/// A receiver in C that is stopped while the owner ends gets everything once it continues. A sweep
+/// removes what a killed one has left.
+#[test]
+fn ends_beside_stopped_and_killed_receivers() {
+    for (language, program) in owners() {
+        for (kind, role) in [("sender", Receive), ("publisher", Subscribe)] {
+            for how in ENDS {
+                for is_killed in [false, true] {
+                    let process = std::process::id();
+                    let prefix = format!("elsewhere-{process}-{language}-{kind}-{how}");
+                    eprintln!("{prefix}, receiver killed: {is_killed}");
+                    let namespace = Namespace::new(&prefix).expect("a prefix that names allow");
+                    let owner = start_owner(&program, &prefix, kind, how);
+                    let mut reader = Peer::start(C, role, &prefix);
+                    // It holds some of the messages, and has not received the others.
+                    reader.expect::<1>();
+                    reader.stop();
+                    let runs_on = end(owner, how);
+                    if is_killed {
+                        reader.kill();
+                        namespace.sweep().expect("a sweep");
+                    } else {
+                        namespace.sweep().expect("a sweep");
+                        reader.signal(Signal::SIGCONT);
+                        reader.tell(b".");
+                        reader.process.finish().expect("the reader is content");
+                    }
+                    assert_eq!(objects(&prefix), [""; 0]);
+                    drop(runs_on);
+                }
             }
         }
     }

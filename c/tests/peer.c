@@ -68,11 +68,13 @@ static void send_messages(const char *prefix, const char *name) {
     shm_pool_provider_destroy(provider);
 }
 
-static void receive_messages(const char *prefix, const char *name) {
+static void receive_messages(const char *prefix, const char *name, bool is_subscriber) {
     shm_pool_client *client = make_client(prefix);
     shm_pool_receiver *receiver;
     shm_pool_message messages[MESSAGES];
-    OK(shm_pool_receiver_open(client, name, NULL, 60 * SECOND, &receiver));
+    shm_pool_subscriber_options to_the_end = {.on_end = SHM_POOL_RETURN};
+    if (is_subscriber) OK(shm_pool_subscriber_open(client, name, &to_the_end, 60 * SECOND, &receiver));
+    else OK(shm_pool_receiver_open(client, name, NULL, 60 * SECOND, &receiver));
     for (int at = 0; at < HELD; at++) OK(shm_pool_receiver_recv(receiver, 60 * SECOND, &messages[at]));
     ready();
     for (int at = HELD; at < MESSAGES; at++) OK(shm_pool_receiver_recv(receiver, 60 * SECOND, &messages[at]));
@@ -113,7 +115,8 @@ static void attach(const char *prefix) {
 int main(int argc, char **argv) {
     CHECK(argc == 4);
     if (strcmp(argv[1], "Send") == 0) send_messages(argv[2], argv[3]);
-    else if (strcmp(argv[1], "Receive") == 0) receive_messages(argv[2], argv[3]);
+    else if (strcmp(argv[1], "Receive") == 0) receive_messages(argv[2], argv[3], false);
+    else if (strcmp(argv[1], "Subscribe") == 0) receive_messages(argv[2], argv[3], true);
     else if (strcmp(argv[1], "Own") == 0) own(argv[2]);
     else if (strcmp(argv[1], "Attach") == 0) attach(argv[2]);
     else return 2;

@@ -27,6 +27,10 @@ def receiver_of(kind, prefix):
     return Subscriber("ends", prefix, timeout=TIMEOUT, on_end=OnEnd.RETURN)
 
 
+def objects(prefix):
+    return [name for name in os.listdir("/dev/shm") if name.startswith(f"{prefix}.")]
+
+
 def is_uniform(message):
     array = np.frombuffer(message, np.uint8)
     return len(array) == LEN and bool((array == array[0]).all())
@@ -120,20 +124,30 @@ END = """if True:
     import os, shm_pool, sys
     prefix, kind, how = sys.argv[1:]
     provider = shm_pool.Provider(namespace=prefix)
+    end = None
     if kind == "sender":
         end = shm_pool.Sender(provider, "ends")
         end.wait_for_receiver()
-    else:
+    elif kind == "publisher":
         end = shm_pool.Publisher(provider, "ends")
         end.wait_for_receivers()
+    else:
+        print(provider.id)
+        peer = bytes.fromhex(input())
     for number in range(10):
         with provider.alloc(1_000_000) as buffer:
             memoryview(buffer)[:] = bytes([number]) * 1_000_000
-            end.send(buffer)
+            if end is None:
+                print(buffer.grant(peer).hex())
+            else:
+                end.send(buffer)
     match how:
         case "close":
-            end.close()
+            if end is not None:
+                end.close()
             provider.close()
+        case "del":
+            del buffer, end, provider
         case "return":
             pass
         case "sys.exit":
@@ -142,22 +156,95 @@ END = """if True:
             os._exit(0)
         case "abort":
             os.abort()
+    if how in ("close", "del", "kill"):
+        print("done")
+        sys.stdin.read()
 """
+
+ENDS = ["close", "del", "return", "sys.exit", "os._exit", "abort", "kill"]
+
+
+def end(owner, how):
+    """Returns when the owner, which has sent everything, has ended. After ``close`` and ``del`` the process
+    runs on."""
+    if how not in ("close", "del", "kill"):
+        owner.process.wait(TIMEOUT)
+        return
+    assert owner.line() == "done"
+    if how == "kill":
+        owner.kill()
 
 
 @pytest.mark.parametrize("kind", ["sender", "publisher"])
-@pytest.mark.parametrize("how", ["close", "return", "sys.exit", "os._exit", "abort"])
+@pytest.mark.parametrize("how", ENDS)
 def test_what_was_sent_arrives(kind, how, python, prefix):
-    child = python(END, prefix, kind, how)
+    owner = python(END, prefix, kind, how)
     with receiver_of(kind, prefix) as receiver:
-        child.process.wait(TIMEOUT)
+        end(owner, how)
         for number in range(10):
             with receiver.recv(timeout=TIMEOUT) as message:
                 assert is_uniform(message)
                 assert memoryview(message)[0] == number
         with pytest.raises(shm_pool.Disconnected):
             receiver.recv(timeout=TIMEOUT)
-    assert [name for name in os.listdir("/dev/shm") if name.startswith(f"{prefix}.")] == []
+    assert objects(prefix) == []
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_what_was_granted_arrives(how, python, prefix):
+    owner = python(END, prefix, "grants", how)
+    with shm_pool.Client(prefix) as client:
+        peer = client.connect(int(owner.line()))
+        owner.process.stdin.write(peer.hex() + "\n")
+        owner.process.stdin.flush()
+        descriptors = [bytes.fromhex(owner.line()) for _ in range(10)]
+        end(owner, how)
+        for number, descriptor in enumerate(descriptors):
+            with client.attach(descriptor) as message:
+                assert is_uniform(message)
+                assert memoryview(message)[0] == number
+        with pytest.raises(shm_pool.Error, match="no grant"):
+            client.attach(descriptors[0])
+    assert objects(prefix) == []
+
+
+READ = """if True:
+    import shm_pool, sys
+    prefix, kind = sys.argv[1:]
+    if kind == "sender":
+        receiver = shm_pool.Receiver("ends", prefix, timeout=60)
+    else:
+        receiver = shm_pool.Subscriber("ends", prefix, timeout=60, on_end=shm_pool.OnEnd.RETURN)
+    kept = [receiver.recv() for _ in range(4)]
+    print("holds some")
+    sys.stdin.read()
+    kept += receiver
+    for number, message in enumerate(kept):
+        assert bytes(message) == bytes([number]) * 1_000_000
+    assert len(kept) == 10
+"""
+
+
+@pytest.mark.parametrize("kind", ["sender", "publisher"])
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_receiver_stopped_and_killed(kind, how, is_killed, python, prefix):
+    """A receiver that is stopped while the owner ends gets everything once it continues. A sweep removes what
+    a killed one has left."""
+    owner = python(END, prefix, kind, how)
+    reader = python(READ, prefix, kind)
+    assert reader.line() == "holds some"
+    reader.process.send_signal(signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(reader.process.pid, os.WUNTRACED)[1])
+    end(owner, how)
+    if is_killed:
+        reader.kill()
+        shm_pool.Namespace(prefix).sweep()
+    else:
+        shm_pool.Namespace(prefix).sweep()
+        reader.process.send_signal(signal.SIGCONT)
+        assert reader.end() == 0
+    assert objects(prefix) == []
 
 
 def test_python_receiver_killed(peer, start, python, prefix):
@@ -423,10 +510,6 @@ CHILD_ENDS = [
     *itertools.product(["fork", "spawn", "forkserver"], ["return", "sys.exit"]),
     ("os.fork", "finalize"),
 ]
-
-
-def objects(prefix):
-    return [name for name in os.listdir("/dev/shm") if name.startswith(f"{prefix}.")]
 
 
 @pytest.fixture

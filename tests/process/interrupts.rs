@@ -154,7 +154,44 @@ fn storm_any(scene: &Scene, receivers: usize, count: u64) {
     });
 }
 
-/// About a million waits, of all kinds.
+/// How often a handler of SIGALRM interrupts, each time.
+const CALLS_OF_A_HANDLER: u64 = 200;
+
+static HANDLER_CALLS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn interrupt_often(signal: i32) {
+    for _ in 0..CALLS_OF_A_HANDLER {
+        interrupt(signal);
+        HANDLER_CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A handler of SIGALRM interrupts a million times, in the thread whose wait it ends.
+#[test]
+fn alarms_interrupt() {
+    const ALARMS: u64 = 5000;
+    in_child(|prefix| {
+        let scene = Scene::new(prefix);
+        let mut sender = scene.sender(CHANNEL);
+        let mut receiver = scene.receiver(CHANNEL);
+        assert!(INTERRUPTER.set(receiver.interrupter()).is_ok());
+        let alarms = sys::Alarms::start(interrupt_often, Duration::from_micros(50));
+        for alarm in 0..ALARMS {
+            assert!(is_interrupted(receiver.recv()), "alarm {alarm}");
+        }
+        alarms.end();
+        assert!(HANDLER_CALLS.load(Ordering::Relaxed) >= ALARMS * CALLS_OF_A_HANDLER);
+        // The last alarm may have come after the last wait.
+        sender.send_copy(b"x").unwrap();
+        let mut received = receiver.recv();
+        if matches!(received, Err(RecvError::Interrupted)) {
+            received = receiver.recv();
+        }
+        assert_eq!(received.unwrap()[..], *b"x");
+    });
+}
+
+/// About a million waits, of all kinds, each with an interrupt of its own.
 #[test]
 fn handler_ends_its_wait() {
     type Kind = (&'static str, fn(&Scene, &str));

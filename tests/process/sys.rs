@@ -15,6 +15,7 @@ use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 /// The kernel kills a child that its test has lost track of after this many seconds.
 const LIFETIME: u32 = 300;
@@ -142,6 +143,50 @@ pub(crate) fn membarrier_registrations() -> Option<c_long> {
 pub(crate) fn handle_signals(handler: extern "C" fn(c_int)) {
     // SAFETY: the handler may run at any time, by this function's contract.
     unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+}
+
+/// Calls a handler at an interval, in one thread, until it is ended.
+pub(crate) struct Alarms(libc::timer_t);
+
+impl Alarms {
+    /// `handler`, which is async-signal-safe, is called by SIGALRM in this thread. The lifetime of a
+    /// child is not limited meanwhile.
+    pub(crate) fn start(handler: extern "C" fn(c_int), interval: Duration) -> Self {
+        // SAFETY: the handler may run at any time, by this function's contract.
+        unsafe { libc::signal(libc::SIGALRM, handler as libc::sighandler_t) };
+        // SAFETY: plain numbers, for which zero is a valid value.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = libc::SIGALRM;
+        event.sigev_notify_thread_id = this_thread();
+        let mut timer = ptr::null_mut();
+        // SAFETY: two live locals, the second of which the call fills.
+        let created = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) };
+        assert_eq!(created, 0, "a timer");
+        let interval = libc::timespec {
+            tv_sec: interval.as_secs() as _,
+            tv_nsec: interval.subsec_nanos() as _,
+        };
+        let times = libc::itimerspec {
+            it_interval: interval,
+            it_value: interval,
+        };
+        // SAFETY: a living timer, valid times, and no place for the previous ones.
+        let set = unsafe { libc::timer_settime(timer, 0, &times, ptr::null_mut()) };
+        assert_eq!(set, 0, "a timer that can be set");
+        Self(timer)
+    }
+
+    pub(crate) fn end(self) {
+        // SAFETY: a living timer, which is not used again.
+        unsafe { libc::timer_delete(self.0) };
+        // Discards a signal that is pending.
+        // SAFETY: no handler.
+        unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
+        // SAFETY: no handler.
+        unsafe { libc::signal(libc::SIGALRM, libc::SIG_DFL) };
+        end_after(LIFETIME);
+    }
 }
 
 /// Sends a signal to a thread of this process that is alive.

@@ -12,6 +12,7 @@ use shm_pool::channel::{
 };
 use shm_pool::{Client, Provider};
 use shm_pool_support::tasks::noop_waker;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
@@ -61,16 +62,25 @@ pub(crate) fn options(number: u64) -> SendOptions {
     }
 }
 
+/// How many messages this process has sent: those whose send has returned. The tracer reads it when
+/// it kills the process.
+pub(crate) static SENT: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a message whose send has returned.
+pub(crate) fn count_sent() {
+    SENT.fetch_add(1, Ordering::Release);
+}
+
 /// Sends the first `count` messages.
 pub(crate) fn send(sender: &mut Sender, provider: &Provider, count: u64) {
     for number in 0..count {
         if number == 0 {
             sender.send_copy_with(BYTES, options(number)).unwrap();
-            continue;
+        } else {
+            let buffer = shm::message(provider, SMALL, number);
+            sender.send_with(buffer, options(number)).unwrap();
         }
-        sender
-            .send_with(shm::message(provider, SMALL, number), options(number))
-            .unwrap();
+        count_sent();
     }
 }
 
@@ -148,7 +158,7 @@ fn sender_role(link: &Link, arguments: &[&str]) {
     let operation = arguments[0];
     let prefix = arguments[1];
     let provider = builder(prefix).build().unwrap();
-    let _other = sender(&provider, OTHER).unwrap();
+    let other = sender(&provider, OTHER).unwrap();
     if matches!(operation, "create" | "create over remains") {
         drop(marked(|| sender(&provider, CHANNEL)).unwrap());
         return;
@@ -162,11 +172,31 @@ fn sender_role(link: &Link, arguments: &[&str]) {
         "send a buffer" => {
             send(&mut sender, &provider, 1);
             let buffer = shm::message(&provider, SMALL, 1);
-            marked(|| sender.try_send(buffer)).unwrap();
+            marked(|| {
+                sender.try_send(buffer).unwrap();
+                count_sent();
+            });
         }
+        "send several" => marked(|| send(&mut sender, &provider, 1 + BUFFERS)),
         "drop the sender" => {
             send(&mut sender, &provider, 1 + BUFFERS);
             marked(|| drop(sender));
+        }
+        "drop the provider, then the sender" => {
+            send(&mut sender, &provider, 1 + BUFFERS);
+            drop(other);
+            marked(|| {
+                drop(provider);
+                drop(sender);
+            });
+        }
+        "drop the sender, then the provider" => {
+            send(&mut sender, &provider, 1 + BUFFERS);
+            drop(other);
+            marked(|| {
+                drop(sender);
+                drop(provider);
+            });
         }
         other => panic!("no operation {other:?}"),
     }

@@ -52,6 +52,9 @@ pub(crate) trait Scene {
     /// first mark.
     fn start(&mut self, operation: &str, round: usize) -> Victim;
 
+    /// Called when the child has stopped at the instruction where it is killed.
+    fn before_kill(&mut self, _victim: &Victim, _tracee: &Tracee) {}
+
     /// Called when the child is dead. Checks that everything else is intact, and cleans up.
     fn check(&mut self, operation: &str, round: usize);
 }
@@ -214,7 +217,9 @@ fn record(operation: &str, scene: &mut dyn Scene, seed: u64) -> Path {
 /// Starts a child, observes it, and kills it.
 fn watch<T>(operation: &str, scene: &mut dyn Scene, inspect: impl FnOnce(&Tracee) -> T) -> T {
     let victim = scene.start(operation, 0);
-    let result = inspect(&victim.at_first_mark());
+    let tracee = victim.at_first_mark();
+    let result = inspect(&tracee);
+    scene.before_kill(&victim, &tracee);
     victim.kill();
     scene.check(operation, 0);
     result
@@ -230,7 +235,9 @@ fn kill_at(operation: &str, scene: &mut dyn Scene, path: &Path, point: usize, se
     ));
     (0..TRIES).any(|_| {
         let victim = scene.start(operation, point);
-        let is_there = path.lead(&victim.at_first_mark(), point);
+        let tracee = victim.at_first_mark();
+        let is_there = path.lead(&tracee, point);
+        scene.before_kill(&victim, &tracee);
         victim.kill();
         scene.check(operation, point);
         is_there

@@ -5,13 +5,13 @@
 #![forbid(unsafe_code)]
 
 use crate::channels::{
-    self, check, options, receiver, send, sender, BUFFERS, BYTES, CHANNEL, OTHER,
+    self, check, count_sent, options, receiver, send, sender, BUFFERS, BYTES, CHANNEL, OTHER, SENT,
 };
 use crate::kill_points::{self, introduce, Scene, Victim};
 use crate::owner_operations::{builder, SMALL};
 use crate::served::Served;
 use crate::shm::{self, Names};
-use crate::trace::marked;
+use crate::trace::{marked, Tracee};
 use crate::waits::Wait;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{
@@ -40,7 +40,10 @@ const OF_SENDERS: &[&str] = &[
     "sender: find the receiver",
     "sender: send bytes",
     "sender: send a buffer",
+    "sender: send several",
     "sender: drop the sender",
+    "sender: drop the provider, then the sender",
+    "sender: drop the sender, then the provider",
 ];
 
 /// Its messages in flight and its borrowed buffers are recovered, a waiting thread wakes, the name
@@ -56,7 +59,8 @@ fn receiver_killed_anywhere() {
     );
 }
 
-/// A subscriber receives all sent messages exactly once; a successor can use the name.
+/// A receiver receives each message whose send has returned, exactly once and in order, and the one
+/// whose send was interrupted whole or not at all; a successor can use the name.
 #[test]
 fn sender_killed_anywhere() {
     let names = Names::new("traced-sender");
@@ -72,6 +76,7 @@ fn sender_killed_anywhere() {
             neighbour,
             remains,
             round: None,
+            sent: 0,
             names,
         },
     );
@@ -194,6 +199,8 @@ struct Receivers {
     /// The bytes of a channel's object.
     remains: Vec<u8>,
     round: Option<(Arc<Client>, Option<Receiver>)>,
+    /// How many messages the victim had sent.
+    sent: u64,
     names: Names,
 }
 
@@ -219,7 +226,11 @@ impl Scene for Receivers {
         victim
     }
 
-    fn check(&mut self, _operation: &str, _round: usize) {
+    fn before_kill(&mut self, _victim: &Victim, tracee: &Tracee) {
+        self.sent = tracee.value_of(&SENT);
+    }
+
+    fn check(&mut self, operation: &str, _round: usize) {
         let (client, receiver) = self.round.take().expect("a round that was started");
         if let Some(mut receiver) = receiver {
             let mut views = Vec::new();
@@ -233,6 +244,13 @@ impl Scene for Receivers {
             for (message, number) in views.iter().zip(0..) {
                 check(message, number);
             }
+            let received = views.len() as u64;
+            let may_arrive = self.sent + u64::from(operation.starts_with("sender: send"));
+            assert!(
+                (self.sent..=may_arrive).contains(&received),
+                "{received} of {} messages",
+                self.sent
+            );
         }
         assert_has_ended(&channels::receiver(&client, CHANNEL).unwrap_err());
         assert_usable(&self.names, &self.neighbour);
@@ -243,7 +261,10 @@ impl Scene for Receivers {
 // ---- publishers ---------------------------------------------------------------------------------
 
 /// How many messages a receiver may be behind, and how many a late one gets.
-const CAPACITY: usize = 2;
+pub(crate) const CAPACITY: usize = 2;
+
+/// How many messages a publisher sends in one operation, to receivers that have room for them.
+const SEVERAL: u64 = CAPACITY as u64;
 
 const OF_SUBSCRIBERS: &[&str] = &[
     "subscriber: join",
@@ -257,12 +278,15 @@ const OF_PUBLISHERS: &[&str] = &[
     "publisher: create",
     "publisher: connect a receiver",
     "publisher: send to two",
+    "publisher: send several to two",
     "publisher: send, and leave one out",
     "publisher: send, and withdraw from one",
     "publisher: disconnect a receiver",
     "publisher: evict a receiver",
     "publisher: serve a join",
     "publisher: drop",
+    "publisher: drop the provider, then the publisher",
+    "publisher: drop the publisher, then the provider",
 ];
 
 /// Neither the publisher nor another receiver waits for it; its messages and registration are
@@ -278,7 +302,9 @@ fn publishers_receiver_killed_anywhere() {
     );
 }
 
-/// No receiver waits, loses a sent message, or sees an incomplete one; the name is free.
+/// A receiver gets each message whose send has returned, exactly once and in order, unless its
+/// options let the publisher leave it out, and the one whose send was interrupted whole or not at
+/// all. None waits; the name is free.
 #[test]
 fn publisher_killed_anywhere() {
     let names = Names::new("traced-publisher");
@@ -289,12 +315,13 @@ fn publisher_killed_anywhere() {
         &mut Subscribers {
             neighbour,
             round: None,
+            sent: 0,
             names,
         },
     );
 }
 
-fn publisher(provider: &Provider) -> Result<Publisher, ChannelError> {
+pub(crate) fn publisher(provider: &Provider) -> Result<Publisher, ChannelError> {
     let options = Publisher::builder()
         .max_subscribers(2)
         .capacity(CAPACITY)
@@ -312,15 +339,15 @@ fn join(client: &Client, on_full: OnFull) -> Result<Subscriber, ChannelError> {
 }
 
 /// Sends one message. Returns how many receivers got it.
-fn publish(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
-    if number == 0 {
-        let sent = publisher.send_copy_with(BYTES, options(number));
-        return sent.unwrap().receivers;
-    }
-    publisher
-        .send_with(shm::message(provider, SMALL, number), options(number))
-        .unwrap()
-        .receivers
+pub(crate) fn publish(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
+    let sent = if number == 0 {
+        publisher.send_copy_with(BYTES, options(number)).unwrap()
+    } else {
+        let buffer = shm::message(provider, SMALL, number);
+        publisher.send_with(buffer, options(number)).unwrap()
+    };
+    count_sent();
+    sent.receivers
 }
 
 /// Checks that a channel of that name works.
@@ -442,7 +469,7 @@ fn publisher_role(link: &Link, arguments: &[&str]) {
     let operation = arguments[0];
     let prefix = arguments[1];
     let provider = builder(prefix).build().unwrap();
-    let _other = sender(&provider, OTHER).unwrap();
+    let other = sender(&provider, OTHER).unwrap();
     if operation == "create" {
         drop(marked(|| publisher(&provider)).unwrap());
         return;
@@ -479,9 +506,33 @@ fn publisher_role(link: &Link, arguments: &[&str]) {
             assert!(marked(|| publisher.disconnect(evicted)));
         }
         "drop" => marked(|| drop(publisher)),
+        "drop the provider, then the publisher" => {
+            publish(&mut publisher, &provider, next);
+            drop(other);
+            marked(|| {
+                drop(provider);
+                drop(publisher);
+            });
+        }
+        "drop the publisher, then the provider" => {
+            publish(&mut publisher, &provider, next);
+            drop(other);
+            marked(|| {
+                drop(publisher);
+                drop(provider);
+            });
+        }
+        "send several to two" => marked(|| {
+            for number in next..next + SEVERAL {
+                publish(&mut publisher, &provider, number);
+            }
+        }),
         _ => {
             let buffer = shm::message(&provider, SMALL, next);
-            marked(|| publisher.try_send(buffer)).unwrap();
+            marked(|| {
+                publisher.try_send(buffer).unwrap();
+                count_sent();
+            });
         }
     }
 }
@@ -490,7 +541,21 @@ fn publisher_role(link: &Link, arguments: &[&str]) {
 struct Subscribers {
     neighbour: Provider,
     round: Option<(Client, Vec<Subscriber>)>,
+    /// How many messages the victim had sent.
+    sent: u64,
     names: Names,
+}
+
+/// The number of the first message that each receiver has not received when the operation begins.
+fn firsts(operation: &str) -> [u64; 2] {
+    if operation.starts_with("send, and") {
+        // Another one is behind.
+        [2, 0]
+    } else if operation == "send several to two" {
+        [1, 1]
+    } else {
+        [0, 0]
+    }
 }
 
 impl Scene for Subscribers {
@@ -512,10 +577,9 @@ impl Scene for Subscribers {
             victim.child.send(&Message::Done);
             if !["connect a receiver", "serve a join"].contains(&operation) {
                 victim.child.expect_done();
-                if operation.starts_with("send, and") {
-                    // This one has room.
-                    for number in 0..2 {
-                        check(&receivers[0].recv().unwrap(), number);
+                for (receiver, first) in receivers.iter_mut().zip(firsts(operation)) {
+                    for number in 0..first {
+                        check(&receiver.recv().unwrap(), number);
                     }
                 }
                 if operation == "disconnect a receiver" {
@@ -528,20 +592,28 @@ impl Scene for Subscribers {
         victim
     }
 
+    fn before_kill(&mut self, _victim: &Victim, tracee: &Tracee) {
+        self.sent = tracee.value_of(&SENT);
+    }
+
     fn check(&mut self, operation: &str, _round: usize) {
         let (client, receivers) = self.round.take().expect("a round that was started");
-        // The first one has already received two where another is behind.
-        let firsts = if operation.starts_with("publisher: send, and") {
-            [2, 0]
-        } else {
-            [0, 0]
-        };
-        for (at, (mut receiver, first)) in receivers.into_iter().zip(firsts).enumerate() {
+        let operation = operation
+            .strip_prefix("publisher: ")
+            .expect("an operation of a publisher");
+        let may_be_sent = self.sent + u64::from(operation.starts_with("send"));
+        for (at, (mut receiver, first)) in receivers.into_iter().zip(firsts(operation)).enumerate()
+        {
+            let is_left_out = at == 1 && operation == "send, and leave one out";
+            // The publisher takes back what this one has not received.
+            let is_evicted = at == 1 && operation == "evict a receiver";
+            let is_withdrawn_from = at == 1 && operation == "send, and withdraw from one";
             let mut next = first;
             let mut received = 0;
             let end = loop {
                 match receiver.recv() {
                     Ok(message) => {
+                        assert!(message.missed() == 0 || is_withdrawn_from || is_evicted);
                         next += u64::from(message.missed());
                         check(&message, next);
                         next += 1;
@@ -550,19 +622,25 @@ impl Scene for Subscribers {
                     Err(error) => break error,
                 }
             };
-            let is_evicted = operation.ends_with("evict a receiver") && at == 1;
             assert!(
                 matches!(end, RecvError::Disconnected)
                     || is_evicted && matches!(end, RecvError::Evicted),
                 "{end}"
             );
-            let is_new =
-                ["publisher: connect a receiver", "publisher: serve a join"].contains(&operation);
-            assert!(
-                next > 0 || is_new || is_evicted,
-                "what was sent before is there"
-            );
-            if operation.ends_with("withdraw from one") && first == 0 {
+            // The publisher may not have connected this one.
+            let is_new = ["connect a receiver", "serve a join"].contains(&operation);
+            if is_left_out {
+                assert_eq!(received, CAPACITY + 1, "one more than its capacity fits");
+            } else if is_new || is_evicted {
+                assert!(next <= may_be_sent);
+            } else {
+                assert!(
+                    (self.sent..=may_be_sent).contains(&next),
+                    "receiver {at} got {next} of {} messages",
+                    self.sent
+                );
+            }
+            if is_withdrawn_from {
                 assert!(
                     received >= CAPACITY,
                     "{received}: a message was withdrawn before the next one was there"

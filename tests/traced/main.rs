@@ -22,6 +22,9 @@ mod harness;
 
 mod calls;
 mod channels;
+mod dead_owner;
+#[path = "../common/ends.rs"]
+mod ends;
 mod failing_calls;
 mod fallible;
 mod joins;
@@ -37,6 +40,7 @@ mod path;
 mod send_costs;
 #[path = "../common/served.rs"]
 mod served;
+mod stopped_thread;
 mod table;
 mod trace;
 mod waits;

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr;
+use std::sync::atomic::AtomicU64;
 
 // ---- the child's side --------------------------------------------------------------------------
 
@@ -223,13 +224,20 @@ impl Tracee {
         String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
     }
 
+    /// Returns the value that a variable of this program has in the child, which runs the same
+    /// program.
+    pub(crate) fn value_of(&self, variable: &'static AtomicU64) -> u64 {
+        let offset = variable.as_ptr() as u64 - Program::of_process("self").base;
+        let mut bytes = [0; 8];
+        self.memory
+            .read_exact_at(&mut bytes, self.program().base + offset)
+            .expect("a variable of the child");
+        u64::from_ne_bytes(bytes)
+    }
+
     /// Returns the location of the child's program in its memory.
     pub(crate) fn program(&self) -> Program {
-        let exe = fs::read_link(format!("/proc/{}/exe", self.pid)).expect("/proc");
-        Program::parse(
-            &fs::read_to_string(format!("/proc/{}/maps", self.pid)).expect("/proc"),
-            &exe,
-        )
+        Program::of_process(&self.pid.to_string())
     }
 }
 
@@ -242,6 +250,13 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// `process` is the name of its directory in /proc.
+    fn of_process(process: &str) -> Self {
+        let exe = fs::read_link(format!("/proc/{process}/exe")).expect("/proc");
+        let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("/proc");
+        Self::parse(&maps, &exe)
+    }
+
     fn parse(maps: &str, exe: &Path) -> Self {
         let exe = exe.to_str().expect("a path in UTF-8");
         let lines = maps.lines().filter(|line| line.ends_with(exe));
