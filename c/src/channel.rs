@@ -850,7 +850,7 @@ pub extern "C" fn shm_pool_publisher_alloc(
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_has_receivers(publisher: Option<&mut Publisher>) -> bool {
     guard_value(false, || {
-        publisher.is_some_and(|publisher| publisher.end.has_receivers())
+        publisher.is_some_and(|publisher| publisher.end.receivers().next().is_some())
     })
 }
 

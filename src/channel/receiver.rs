@@ -16,7 +16,7 @@ use super::payload::{self, builder_traits, Of, Payload};
 use super::receiving_end::{receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
 use super::return_queue::{memory_doorbell, BorrowedBuffer, MappedSegments, ReturnQueue};
 use super::ring::{self, OnFull, Ticket, Words};
-use crate::error::OsError;
+use crate::error::{OsError, WrongUid};
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{admits_others, effective_uid};
@@ -362,13 +362,11 @@ impl Options {
         let is_own = access.uid() == effective_uid();
         if !is_own && !admits_others(access.mode()) {
             // The publisher could not open the connection that this process creates.
-            let found = access.uid();
-            let expected = effective_uid();
-            return Err(ChannelError::WrongUid {
+            return Err(ChannelError::WrongUid(WrongUid {
                 object: object(),
-                found,
-                expected,
-            });
+                found: access.uid(),
+                expected: effective_uid(),
+            }));
         }
         let (mode, group) = if is_own {
             (0o600, None)
@@ -542,7 +540,7 @@ impl OpenChannel {
         segments
             .warm(|| is_sender_there(object))
             .map_err(|error| match error {
-                AttachError::Os(error) if may_work_later(&error) => RecvError::Map(error),
+                AttachError::Os(error) if may_work_later(&error) => RecvError::Os(error),
                 error => RecvError::of_message(error),
             })
     }
@@ -677,7 +675,7 @@ impl OpenChannel {
         let (words, ticket) =
             match ring::receive(object.shared().slots(), ticket, may_vanish, prepare) {
                 Some(Ok(received)) => received,
-                Some(Err(error)) => return Some(Err(RecvError::Map(error))),
+                Some(Err(error)) => return Some(Err(RecvError::Os(error))),
                 None => return self.why_none().map(Err),
             };
         if may_vanish {

@@ -4,6 +4,7 @@
 
 use super::error::ChannelError;
 use super::layout::Kind;
+use super::message::Missed;
 use super::payload::{self, builder_traits, Of, Payload};
 use super::receiver::Options;
 use super::receiving_end::{receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
@@ -142,7 +143,7 @@ impl<T: Payload + ?Sized> SubscriberBuilder<T> {
 ///     let mut publisher = Publisher::builder().history(1).create(&provider, &name)?;
 ///     publisher.send_copy(b"a sample")?;
 ///
-///     assert!(matches!(subscriber.recv_event()?, ChannelEvent::Connected { .. }));
+///     assert!(matches!(subscriber.recv_event()?, ChannelEvent::Connected(_)));
 ///     # while publisher.serve_joins() {}
 ///     assert!(matches!(subscriber.recv_event()?, ChannelEvent::Message(_)));
 ///     drop(publisher);
@@ -159,6 +160,22 @@ pub struct Subscriber<T: ?Sized = [u8]> {
 }
 
 receiving_end!(Subscriber, SubscriberBuilder, "publisher", "Publisher");
+
+impl<T: Payload + ?Sized> Subscriber<T> {
+    /// Returns what happens when [`capacity`](Self::capacity) messages are waiting; `None` while
+    /// there is no publisher.
+    pub fn on_full(&self) -> Option<OnFull> {
+        self.end.open.as_ref().map(|open| open.on_full())
+    }
+
+    /// Returns how many messages of the present publisher were missed, by reason.
+    pub fn missed(&self) -> Missed {
+        match &self.end.open {
+            Some(open) => open.missed(),
+            None => Missed::default(),
+        }
+    }
+}
 
 impl Subscriber {
     /// Returns a builder with the default options.

@@ -99,10 +99,9 @@
 //! publishes nothing. For a large value of which every byte is written, [`Value::try_new`] takes a
 //! buffer as it is.
 
-use self::sealed::{InPlace, Items};
+use self::sealed::{Buffer, InPlace, Items};
 use super::error::{RecvError, SendError};
 use super::layout::MessageType;
-use super::message::INLINE_ALIGN;
 use super::payload::{Converted, Payload};
 use super::publisher::Publisher;
 use super::receiver::Message;
@@ -447,41 +446,36 @@ unsafe fn items_mut<E: Schema>(bytes: &mut [u8]) -> &mut [E] {
     unsafe { slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), len) }
 }
 
-/// What a value can lie in: [`ShmBytesMut`], [`ShmBytes`], [`Message`] and [`ShmView`].
-pub trait Buffer: Deref<Target = [u8]> + sealed::Sealed {
-    /// Returns the alignment that a move of the buffer keeps.
-    #[doc(hidden)]
-    fn alignment(&self) -> usize {
-        // The bytes do not move.
-        usize::MAX
-    }
-}
+/// Not nameable outside of the crate.
+mod sealed {
+    use super::{Message, ShmBytes, ShmBytesMut, ShmView};
+    use crate::channel::layout::MessageType;
+    use crate::channel::message::INLINE_ALIGN;
+    use std::ops::Deref;
 
-impl Buffer for ShmBytesMut {}
-impl Buffer for ShmBytes {}
-impl Buffer for ShmView {}
-
-impl Buffer for Message {
-    #[inline]
-    fn alignment(&self) -> usize {
-        if self.is_inline() {
-            INLINE_ALIGN
-        } else {
+    /// What a value can lie in.
+    pub trait Buffer: Deref<Target = [u8]> {
+        /// Returns the alignment that a move of the buffer keeps.
+        fn alignment(&self) -> usize {
+            // The bytes do not move.
             usize::MAX
         }
     }
-}
 
-/// Not nameable outside of the crate.
-mod sealed {
-    use crate::channel::layout::MessageType;
+    impl Buffer for ShmBytesMut {}
+    impl Buffer for ShmBytes {}
+    impl Buffer for ShmView {}
 
-    pub trait Sealed {}
-
-    impl Sealed for super::ShmBytesMut {}
-    impl Sealed for super::ShmBytes {}
-    impl Sealed for super::ShmView {}
-    impl Sealed for super::Message {}
+    impl Buffer for Message {
+        #[inline]
+        fn alignment(&self) -> usize {
+            if self.is_inline() {
+                INLINE_ALIGN
+            } else {
+                usize::MAX
+            }
+        }
+    }
 
     /// How a payload lies in its bytes.
     pub trait InPlace {
@@ -519,6 +513,8 @@ mod sealed {
 /// A buffer or a message whose bytes are a `T`. Dereferences to it, or to the header of a
 /// [`WithHeader`]. What it has of its own are associated functions, for example
 /// `Value::missed(&scan)`, so that they hide no method of `T`.
+///
+/// `B` is what the bytes lie in: [`ShmBytesMut`], [`ShmBytes`], [`Message`] or [`ShmView`].
 pub struct Value<B, T: ?Sized> {
     /// [Made of](InPlace::is_made_of) a `T`, at the same place or one of the same alignment. Their
     /// length does not change, and the holder writes them only as a `T`.
