@@ -351,6 +351,24 @@ fn every_difference_is_refused() {
     assert!(open().is_ok() && sender.wait_for_receiver(Duration::ZERO).is_err());
 }
 
+/// An image: a header, and bytes that need no type of their own.
+#[test]
+fn bytes_after_a_header() {
+    type Image = WithHeader<[u32; 2], [u8]>;
+    let (provider, name) = (pair().0, unique_prefix("type-image"));
+    let mut publisher = Publisher::<Image>::create_typed(&provider, &name).unwrap();
+    let mut subscriber = Subscriber::<Image>::open_typed(&name).unwrap();
+    let mut image = publisher.alloc_slice_zeroed(5).unwrap();
+    *image = [5, 1];
+    Value::items_mut(&mut image).copy_from_slice(b"bytes");
+    publisher.send(image).unwrap();
+    let image = subscriber.recv().unwrap();
+    assert_eq!((*image, Value::items(&image)), ([5, 1], &b"bytes"[..]));
+
+    let other = Subscriber::<WithHeader<[u32; 2], [i8]>>::open_typed(&name);
+    assert!(matches!(other, Err(ChannelError::TypeMismatch { .. })));
+}
+
 #[test]
 fn name_of_type() {
     let ((provider, _), name) = (pair(), unique_prefix("type-name"));
