@@ -241,6 +241,50 @@ impl<T: Payload + ?Sized> ReceiverBuilder<T> {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # A loop that receives
+///
+/// [`RecvError`] says what to do: go on after a lost message, try again when something is short,
+/// and otherwise stop.
+///
+/// ```
+/// use shm_pool::channel::{Receiver, RecvError};
+/// use std::{thread, time::Duration};
+///
+/// fn run(receiver: &mut Receiver) -> Result<(), RecvError> {
+///     loop {
+///         match receiver.recv() {
+///             Ok(message) => println!("{} bytes", message.len()),
+///
+///             // Go on: this message is lost, because someone has removed or overwritten its memory.
+///             Err(error) if error.is_message_lost() => eprintln!("{error}"),
+///
+///             // Try again: descriptors or memory are short, or the program holds too many messages.
+///             Err(error) if error.is_retryable() => {
+///                 eprintln!("{error}");
+///                 thread::sleep(Duration::from_millis(10));
+///             }
+///
+///             // Stop: the sender has ended, and everything it sent has been received; or another
+///             // thread has called `interrupt`.
+///             Err(RecvError::Disconnected | RecvError::Interrupted) => return Ok(()),
+///
+///             // Stop: this process was forked, or with `OnEnd::Wait` a successor cannot be opened.
+///             Err(error) => return Err(error),
+///         }
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let name = format!("doc-receiver-loop-{}", std::process::id());
+/// # let provider = shm_pool::Provider::builder().build()?;
+/// # let mut sender = shm_pool::channel::Sender::create(&provider, &name)?;
+/// # let mut receiver = Receiver::open(&name)?;
+/// # sender.send_copy(b"a sample")?;
+/// # drop(sender);
+/// # run(&mut receiver)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Receiver<T: ?Sized = [u8]> {
     pub(super) end: ReceivingEnd,
     of: Of<T>,

@@ -128,6 +128,55 @@ impl<T: Payload + ?Sized> SubscriberBuilder<T> {
 /// # }
 /// ```
 ///
+/// # A loop that receives
+///
+/// [`RecvError`](super::RecvError) says what to do: go on after a lost message, try again when
+/// something is short, and otherwise stop.
+///
+/// ```
+/// use shm_pool::channel::{RecvError, Subscriber};
+/// use std::{thread, time::Duration};
+///
+/// fn run(subscriber: &mut Subscriber) -> Result<(), RecvError> {
+///     loop {
+///         match subscriber.recv() {
+///             Ok(frame) => println!("{} bytes, {} missed before", frame.len(), frame.missed()),
+///
+///             // Go on: this message is lost, and the next one may be good.
+///             Err(error) if error.is_message_lost() => eprintln!("{error}"),
+///
+///             // Try again: descriptors or memory are short, or the program holds too many messages.
+///             Err(error) if error.is_retryable() => {
+///                 eprintln!("{error}");
+///                 thread::sleep(Duration::from_millis(10));
+///             }
+///
+///             // The publisher has disconnected this subscriber. The next call joins again.
+///             Err(RecvError::Evicted) => eprintln!("evicted: frames took too long"),
+///
+///             // Stop: another thread has called `interrupt`.
+///             Err(RecvError::Interrupted) => return Ok(()),
+///
+///             // Stop: the channel has other options or another type, or this process was forked.
+///             // With `OnEnd::Return` also: the publisher has ended.
+///             Err(error) => return Err(error),
+///         }
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let name = format!("doc-subscriber-loop-{}", std::process::id());
+/// # let provider = shm_pool::Provider::builder().build()?;
+/// # let mut publisher = shm_pool::channel::Publisher::create(&provider, &name)?;
+/// # let mut subscriber = Subscriber::open(&name)?;
+/// # publisher.send_copy(b"a sample")?;
+/// # subscriber.interrupter().interrupt();
+/// # run(&mut subscriber)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Events
+///
 /// [`recv_event`](Self::recv_event) also reports where one publisher ends and the next begins:
 ///
 /// ```
