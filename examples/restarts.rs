@@ -62,7 +62,7 @@ fn receive_and_kill(
     let mut received = 0;
     loop {
         match subscriber.recv_event()? {
-            ChannelEvent::Connected { provider } => {
+            ChannelEvent::Connected(provider) => {
                 for channel in namespace.channels()? {
                     let process = channel.process();
                     println!("{}: provider {provider}, in {process:?}", channel.name);

@@ -64,7 +64,7 @@ struct Segments {
 }
 
 impl SegmentSource for Segments {
-    fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
+    fn create(&self, _len: usize) -> Result<SegmentFile, OsError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let path = path(process::id(), id);
         match create(&path) {
@@ -73,7 +73,7 @@ impl SegmentSource for Segments {
                 file,
                 path: path.into(),
             }),
-            Err(error) => Err(OsError::new("open", &path, error).with_bytes(len)),
+            Err(error) => Err(OsError::new("open", &path, error)),
         }
     }
 

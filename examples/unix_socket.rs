@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let [provider, count] = &arguments[..] {
         let socket = stdin().as_fd().try_clone_to_owned()?;
         return receive(
-            ProviderId::from_u64(provider.parse()?),
+            ProviderId::from(provider.parse::<u64>()?),
             socket.into(),
             count.parse()?,
         );
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for count in [MESSAGES, 20] {
         // The program starts itself again, with the other end of the socket as standard input.
         let (ours, theirs) = UnixStream::pair()?;
-        let arguments = [provider.id().to_u64().to_string(), count.to_string()];
+        let arguments = [u64::from(provider.id()).to_string(), count.to_string()];
         let mut client = Command::new(std::env::current_exe()?)
             .args(arguments)
             .stdin(OwnedFd::from(theirs))

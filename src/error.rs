@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::RangeInclusive;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -229,10 +230,10 @@ impl From<OsError> for io::Error {
 /// use std::io;
 ///
 /// let source = io::Error::from_raw_os_error(28);
-/// let error = OsError::new("posix_fallocate", "/dev/shm/mine", source).with_bytes(4096);
+/// let error = OsError::new("posix_fallocate", "/dev/shm/mine", source);
 /// assert_eq!(
 ///     error.to_string(),
-///     "posix_fallocate on /dev/shm/mine (4096 bytes) failed: No space left on device (os error 28)"
+///     "posix_fallocate on /dev/shm/mine failed: No space left on device (os error 28)"
 /// );
 /// ```
 #[derive(Clone, Error)]
@@ -297,20 +298,6 @@ impl PartialEq for OsError {
 
 impl Eq for OsError {}
 
-/// Writes that the owner of an object cannot be told from others.
-pub(crate) fn write_unmapped_owner(
-    object: &Path,
-    uid: u32,
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
-    write!(
-        f,
-        "{} belongs to uid {uid}, which this user namespace shows for all users that have no id in \
-         it; give its owner one (uid_map; podman run --userns keep-id)",
-        object.display()
-    )
-}
-
 /// An error and its causes in one line, for logs and reports.
 pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
 
@@ -336,14 +323,14 @@ impl OsError {
 
     /// Adds the size in bytes that the call asked for.
     #[must_use]
-    pub fn with_bytes(mut self, bytes: usize) -> Self {
+    pub(crate) fn with_bytes(mut self, bytes: usize) -> Self {
         self.inner().bytes = Some(bytes);
         self
     }
 
     /// Adds what to do, as text that follows the system's own: `make room in /dev/shm`.
     #[must_use]
-    pub fn with_advice(mut self, advice: impl Into<String>) -> Self {
+    pub(crate) fn with_advice(mut self, advice: impl Into<String>) -> Self {
         self.inner().advice = advice.into();
         self
     }
@@ -397,6 +384,107 @@ impl OsError {
     }
 }
 
+/// An option of a builder, or one that a publisher limits, has a value that is not allowed. The text
+/// names the option, the value and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfRange {
+    pub(crate) option: &'static str,
+    pub(crate) value: usize,
+    pub(crate) min: usize,
+    pub(crate) max: usize,
+}
+
+impl OutOfRange {
+    /// Checks that an option has one of the values from `min` to `max`.
+    pub(crate) fn check(
+        option: &'static str,
+        value: usize,
+        min: usize,
+        max: usize,
+    ) -> Result<(), Self> {
+        if (min..=max).contains(&value) {
+            return Ok(());
+        }
+        Err(Self {
+            option,
+            value,
+            min,
+            max,
+        })
+    }
+
+    /// Returns the name of the builder's method that sets the option.
+    pub fn option(&self) -> &'static str {
+        self.option
+    }
+
+    /// Returns the values that are allowed, given the other options, or those of the publisher.
+    pub fn allowed(&self) -> RangeInclusive<usize> {
+        self.min..=self.max
+    }
+}
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            option,
+            value,
+            min,
+            max,
+        } = self;
+        write!(
+            f,
+            "option {option} is {value}, but must be from {min} to {max}{}",
+            unit(option)
+        )
+    }
+}
+
+/// An object belongs to another user than expected. The text names both users.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongUid {
+    pub(crate) object: PathBuf,
+    pub(crate) found: u32,
+    pub(crate) expected: u32,
+}
+
+impl WrongUid {
+    /// Returns the object's path.
+    pub fn object(&self) -> &Path {
+        &self.object
+    }
+
+    /// Returns the uid of its owner. If it is the one that was expected, this user namespace shows
+    /// several users so.
+    pub fn found(&self) -> u32 {
+        self.found
+    }
+
+    /// Returns `true` if the owner cannot be told from others.
+    pub(crate) fn is_unmapped(&self) -> bool {
+        self.found == self.expected
+    }
+}
+
+impl fmt::Display for WrongUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let object = self.object.display();
+        let found = self.found;
+        if self.is_unmapped() {
+            return write!(
+                f,
+                "{object} belongs to uid {found}, which this user namespace shows for all users \
+                 that have no id in it; give its owner one (uid_map; podman run --userns keep-id)"
+            );
+        }
+        write!(
+            f,
+            "{object} belongs to uid {found}, and not to uid {}",
+            self.expected
+        )
+    }
+}
+
 /// Returns the unit of an option's value, as text that follows a number.
 fn unit(option: &str) -> &'static str {
     match option {
@@ -408,29 +496,19 @@ fn unit(option: &str) -> &'static str {
     }
 }
 
+/// The most bytes of a prefix: 166 of the 255 bytes of a file name remain for a channel's name.
+/// Defined here because an error's text has it.
+pub(crate) const MAX_PREFIX: usize = 60;
+
 /// An error from [`ProviderBuilder::build`](crate::ProviderBuilder::build), or a
 /// [`Namespace`](crate::Namespace) that no object can have.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// An option is out of range.
-    OutOfRange {
-        /// The builder's method that sets the option.
-        option: &'static str,
-        /// The value given.
-        value: usize,
-        /// The smallest value allowed.
-        min: usize,
-        /// The largest value allowed, given the other options.
-        max: usize,
-    },
+    OutOfRange(OutOfRange),
     /// The name prefix cannot be part of a file name.
-    Prefix {
-        /// The prefix given.
-        prefix: String,
-        /// The longest prefix allowed, in bytes.
-        max: usize,
-    },
+    Prefix(String),
     /// The directory cannot hold the provider's objects.
     Directory {
         /// The directory given.
@@ -438,13 +516,9 @@ pub enum BuildError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The namespace is another user's: a provider creates the objects of this process's user.
-    OtherUser {
-        /// The namespace's user.
-        uid: u32,
-        /// The effective user of this process.
-        user: u32,
-    },
+    /// The namespace is that of another user, whose uid this is. A provider creates the objects of
+    /// the effective user of its process.
+    OtherUser(u32),
     /// The file mode locks out the owner, or has bits without a meaning for shared memory.
     Mode(u32),
     /// Other processes repeatedly swept the control object while it was being created.
@@ -483,25 +557,16 @@ impl From<OsError> for BuildError {
 impl Explain for BuildError {
     fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfRange {
-                option,
-                value,
-                min,
-                max,
-            } => write!(
+            Self::OutOfRange(error) => write!(f, "{error}"),
+            Self::Prefix(prefix) => write!(
                 f,
-                "option {option} is {value}, but must be from {min} to {max}{}",
-                unit(option)
-            ),
-            Self::Prefix { prefix, max } => write!(
-                f,
-                "the name prefix {prefix:?} must have 1 to {max} characters, which may be A-Z a-z 0-9 \
+                "the name prefix {prefix:?} must have 1 to {MAX_PREFIX} characters, which may be A-Z a-z 0-9 \
                  _ - and, between others, single dots"
             ),
             Self::Directory { directory, reason } => write!(f, "the directory {directory:?} {reason}"),
-            Self::OtherUser { uid, user } => write!(
+            Self::OtherUser(uid) => write!(
                 f,
-                "the namespace is that of uid {uid}, but this process creates objects of uid {user}"
+                "the namespace is that of uid {uid}, but this process creates objects of its own user"
             ),
             Self::Mode(mode) => write_mode(*mode, f),
             Self::Swept(object) => write!(

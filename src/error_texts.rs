@@ -8,7 +8,7 @@
 use crate::channel::{
     ChannelError, MessageType, OnEnd, OnFull, OnStall, RecvError, SendError, SendErrorKind,
 };
-use crate::error::{BuildError, OsError};
+use crate::error::{BuildError, OsError, OutOfRange, WrongUid};
 use crate::os::process::Process;
 use crate::owner::limits::{AllocError, CapacityError, ShareError};
 use crate::peer::error::AttachError;
@@ -90,6 +90,10 @@ fn process(is_stopped: bool) -> Process {
     }
 }
 
+fn out_of_range(option: &'static str, value: usize, min: usize, max: usize) -> OutOfRange {
+    OutOfRange::check(option, value, min, max).unwrap_err()
+}
+
 fn scan() -> Box<MessageType> {
     Box::new(MessageType::new("Scan", 1, Layout::new::<[u64; 2]>()))
 }
@@ -99,18 +103,18 @@ fn scan_with_elements() -> Box<MessageType> {
 }
 
 texts! { build_errors: BuildError
-    OutOfRange { option: "arena_size", value: 2_097_152, min: 1, max: 1_048_576 } =>
+    OutOfRange(out_of_range("arena_size", 2_097_152, 1, 1_048_576)) =>
         "option arena_size is 2097152, but must be from 1 to 1048576 bytes (max_bytes, or the \
          longest segment)";
-    OutOfRange { option: "max_shared", value: 0, min: 1, max: 1_048_576 } =>
+    OutOfRange(out_of_range("max_shared", 0, 1, 1_048_576)) =>
         "option max_shared is 0, but must be from 1 to 1048576 chunks";
-    Prefix { prefix: "a/b".to_owned(), max: 60 } =>
+    Prefix("a/b".to_owned()) =>
         "the name prefix \"a/b\" must have 1 to 60 characters, which may be A-Z a-z 0-9 _ - and, \
          between others, single dots";
     Directory { directory: PathBuf::from("/etc/passwd"), reason: "is not a directory" } =>
         "the directory \"/etc/passwd\" is not a directory";
-    OtherUser { uid: 1001, user: 1000 } =>
-        "the namespace is that of uid 1001, but this process creates objects of uid 1000";
+    OtherUser(1001) =>
+        "the namespace is that of uid 1001, but this process creates objects of its own user";
     Mode(0o777) =>
         "mode 0o777 must grant the owner read and write (0o600), and may grant others only read \
          and write";
@@ -136,7 +140,7 @@ texts! { alloc_errors: AllocError
     TooLarge { len: 70_000, max: 65_536 } =>
         "70000 bytes are more than this provider's largest allocation of 65536 bytes; raise \
          ProviderBuilder::max_alloc, which is max_bytes by default";
-    UnsupportedAlignment { align: 8192 } =>
+    UnsupportedAlignment(8192) =>
         "an alignment of 8192 bytes is not supported: the largest is 4096 bytes";
     Exhausted { len: 400, max_bytes: 1000, in_use: 500, idle: 300, leased: 200 } =>
         "no room for 400 bytes under max_bytes 1000: 500 bytes are in use by this process, 200 are \
@@ -163,8 +167,8 @@ texts! { share_errors: ShareError
          ProviderBuilder::max_shared";
     PeerDisconnected(PEER) =>
         "peer 0123456789abcdef-3-17 has disconnected or died; send to the remaining peers";
-    OtherProvider { peer: PEER, provider: OTHER_PROVIDER } =>
-        "peer 0123456789abcdef-3-17 is not connected to provider fedcba9876543210";
+    OtherProvider(PEER) =>
+        "peer 0123456789abcdef-3-17 is not connected to the buffer's provider";
     TooManyGrants(PEER) =>
         "peer 0123456789abcdef-3-17 has 7 pending grants of this buffer, the maximum; wait until \
          the peer attaches";
@@ -183,23 +187,22 @@ texts! { attach_errors: AttachError
     Stale =>
         "the descriptor is stale: the message was released before this client attached to it; \
          grant each message to its receiver, or keep it until it is confirmed";
-    Forged { reason: "is of buffer 70, but the provider shares at most 64".to_owned() } =>
+    Forged("is of buffer 70, but the provider shares at most 64".to_owned()) =>
         "the descriptor is of buffer 70, but the provider shares at most 64";
     Damaged { provider: PROVIDER, reason: "a message lies outside its segment" } =>
         "the control object of provider 0123456789abcdef is damaged: a message lies outside its \
          segment";
-    OtherPeer { slot: 3, own: 4 } =>
-        "the descriptor was granted to peer 3, and this client is peer 4";
+    OtherPeer => "the descriptor was granted to another peer than this client";
     NotGranted =>
         "no grant of this message is left to take up: each can be attached once";
     TooManyLeases =>
         "this client has 31 views of the message, the maximum; clone one of them instead";
-    OverQuota { provider: PROVIDER, len: 400, held: 700, max: 1000 } =>
-        "a message of 400 bytes of provider 0123456789abcdef is over the quota: this client holds \
-         700 bytes of 1000; drop views, or take up grants";
-    NoProvider { provider: PROVIDER, object: control() } =>
-        "there is no provider 0123456789abcdef: /dev/shm/shm_pool.0123456789abcdef.ctl does not \
-         exist; the provider has closed, or uses another namespace";
+    OverQuota { len: 400, held: 700, max: 1000 } =>
+        "a message of 400 bytes is over the quota: this client holds 700 of the 1000 bytes of this \
+         provider that it may hold; drop views, or take up grants";
+    NoProvider(control()) =>
+        "there is no provider: /dev/shm/shm_pool.0123456789abcdef.ctl does not exist; \
+         the provider has closed, or uses another namespace";
     Disconnected(PROVIDER) =>
         "provider 0123456789abcdef has disconnected this client, whose views stay valid; create \
          a new client";
@@ -209,9 +212,9 @@ texts! { attach_errors: AttachError
         "provider 0123456789abcdef has died; connect to its successor";
     NotAProvider { object: control(), reason: "it is empty" } =>
         "/dev/shm/shm_pool.0123456789abcdef.ctl cannot be used as a provider: it is empty";
-    WrongUid { object: control(), found: 1001, expected: 1000 } =>
-        "/dev/shm/shm_pool.0123456789abcdef.ctl belongs to uid 1001, but this client trusts uid \
-         1000; see Namespace::of_user";
+    WrongUid(WrongUid { object: control(), found: 1001, expected: 1000 }) =>
+        "/dev/shm/shm_pool.0123456789abcdef.ctl belongs to uid 1001, and not to uid 1000; \
+         see Namespace::of_user";
     TooManyPeers(PROVIDER) =>
         "provider 0123456789abcdef has 64 peers, the maximum; wait until one of them ends";
     SlotLost(PROVIDER) =>
@@ -225,11 +228,11 @@ texts! { attach_errors: AttachError
 }
 
 texts! { channel_errors: ChannelError
-    Name { name: String::new(), bytes: 0, max: 218 } =>
+    Name { name: String::new(), max: 218 } =>
         "channel name \"\" takes 0 bytes of a file name, but must take 1 to 218 with this prefix, \
          and contain no NUL: A-Z a-z 0-9 _ - take one byte, and all others three for each byte of \
          UTF-8";
-    OutOfRange { option: "capacity", value: 0, min: 1, max: 65_536 } =>
+    OutOfRange(out_of_range("capacity", 0, 1, 65_536)) =>
         "option capacity is 0, but must be from 1 to 65536";
     NameTaken { object: channel(), process: None } =>
         "/dev/shm/shm_pool.camera.channel is the channel of a live sender or publisher; choose \
@@ -274,7 +277,7 @@ texts! { channel_errors: ChannelError
          uses version 9; build both sides with one version of shm-pool";
     NotAChannel { object: channel(), reason: "it has another magic number" } =>
         "/dev/shm/shm_pool.camera.channel cannot be used as a channel: it has another magic number";
-    WrongUid { object: channel(), found: 1001, expected: 1000 } =>
+    WrongUid(WrongUid { object: channel(), found: 1001, expected: 1000 }) =>
         "/dev/shm/shm_pool.camera.channel belongs to uid 1001, and not to uid 1000; see \
          Namespace::of_user and PublisherBuilder::mode, or choose another name";
     Mode(0o777) =>
@@ -298,17 +301,17 @@ texts! { send_errors: SendErrorKind
         "the wait timed out: the receiver has not received, or dropped, enough";
     NoReceiver { receivers: 1, timeout: SECOND } => "no receiver joined within 1s";
     NoReceiver { receivers: 2, timeout: SECOND } => "fewer than 2 receivers joined within 1s";
-    OtherVersion { found: 2, expected: 1 } =>
+    OtherVersion { found: 2 } =>
         "too few receivers joined in time: one has version 2 of the layout of channels, and this \
-         channel has version 1; build both sides with one version of shm-pool";
+         channel has version 9; build both sides with one version of shm-pool";
     TooManyBorrowed { max: 2048, max_bytes: None } =>
         "the receiver holds as much as it may: at most 2048 buffers; wait until it drops some, or \
          raise max_borrowed or PublisherBuilder::max_bytes_per_receiver";
     TooManyBorrowed { max: 2048, max_bytes: Some(65_536) } =>
         "the receiver holds as much as it may: at most 2048 buffers and 65536 bytes; wait until it \
          drops some, or raise max_borrowed or PublisherBuilder::max_bytes_per_receiver";
-    TooManyReceivers { receivers: 17, max: 16 } =>
-        "cannot wait for 17 receivers: at most 16 can join; wait for fewer, or raise \
+    TooManyReceivers { max: 16 } =>
+        "cannot wait for so many receivers: at most 16 can join; wait for fewer, or raise \
          PublisherBuilder::max_subscribers";
     Disconnected => "the receiver has closed or died; create a new channel";
     Alloc(Box::new(AllocError::TooLarge { len: 2, max: 1 })) =>
@@ -319,9 +322,9 @@ texts! { send_errors: SendErrorKind
     Forked =>
         "the channel belongs to the parent of this forked process; create a new one in this process";
     Interrupted => "the wait for the receiver was interrupted";
-    NoHelper { errno: libc::EAGAIN } =>
-        "cannot start the thread that wakes tasks: Resource temporarily unavailable (os error 11); \
-         raise the limit of threads, or use a call that blocks";
+    NoHelper(failed_open()) =>
+        "cannot start the thread that wakes tasks; raise the limit of threads, or use a call that \
+         blocks";
 }
 
 texts! { recv_errors: RecvError
@@ -334,7 +337,9 @@ texts! { recv_errors: RecvError
     TooManyBorrowed { max: 16 } =>
         "no message arrives because this receiver holds as many buffers (at most 16) or bytes \
          (max_bytes_per_receiver) as it may; drop some messages";
-    Map(failed_open()) => "the message cannot be mapped now, and stays queued";
+    Os(failed_open()) =>
+        "open on /dev/shm/shm_pool.0123456789abcdef.ctl failed: No such file or directory (os error \
+         2)";
     NotConnected { errno: libc::EMFILE } =>
         // The C libraries have words of their own for it.
         &format!(
@@ -352,7 +357,6 @@ texts! { recv_errors: RecvError
         "the channel belongs to the parent of this forked process; create a new one in this process";
     Open(Box::new(ChannelError::Forked)) => "the channel cannot be opened";
     Interrupted => "the wait was interrupted";
-    List(failed_open()) => "the channels cannot be listed";
     NoReceivers => "no receiver was given to wait for";
     NoHelper(failed_open()) =>
         "cannot start the thread that waits; raise the limit of threads, or use a call that blocks";

@@ -245,7 +245,7 @@ mod wording;
 pub use byte_types::ShmSlice;
 #[doc(hidden)]
 pub use error::Advice;
-pub use error::{BuildError, OsError};
+pub use error::{BuildError, OsError, OutOfRange, WrongUid};
 pub use os::name::Namespace;
 pub use os::wake_fd::WakeFd;
 pub use owner::buf::{ShmBytes, ShmBytesMut};

@@ -182,7 +182,7 @@ fn receiver_that_follows_messages() {
     let mut sender = Sender::create(&provider, &name).unwrap();
     assert!(matches!(
         receiver.recv_event(),
-        Ok(ChannelEvent::Connected { .. })
+        Ok(ChannelEvent::Connected(_))
     ));
     for len in SIZES {
         assert_no_heap(

@@ -26,10 +26,8 @@ int main(void) {
         check(shm_pool_provider_alloc_zeroed(provider, 1 << 20, &buffer));
         memcpy(shm_pool_buf_mut_data(&buffer), &seconds, sizeof seconds);
 
-        shm_pool_buf message;
         shm_pool_sent sent;
-        check(shm_pool_buf_mut_freeze(&buffer, &message));
-        check(shm_pool_publisher_send(publisher, &message, SHM_POOL_FOREVER, &sent));
+        check(shm_pool_publisher_send_mut(publisher, &buffer, SHM_POOL_FOREVER, &sent));
         printf("sent to %" PRIu64 " subscribers\n", sent.receivers);
         fflush(stdout);
         sleep(1);

@@ -8,6 +8,7 @@
 #include <exception>
 #include <iostream>
 #include <thread>
+#include <utility>
 
 int main() try {
     shm_pool::provider provider;
@@ -18,7 +19,7 @@ int main() try {
         std::memcpy(buffer.data(), &seconds, sizeof seconds);
 
         shm_pool_sent sent;
-        publisher.send(buffer.freeze(), shm_pool::forever, &sent);
+        publisher.send(std::move(buffer), shm_pool::forever, &sent);
         std::cout << "sent to " << sent.receivers << " subscribers" << std::endl;
         std::this_thread::sleep_for(std::chrono::seconds(1));
     }

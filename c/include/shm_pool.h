@@ -1069,6 +1069,15 @@ enum shm_pool_status shm_pool_sender_send(struct shm_pool_sender *sender,
                                           struct shm_pool_buf *buf,
                                           uint64_t timeout_ns);
 
+// Sends a buffer that was just written, as freezing it and `shm_pool_sender_send` do.
+//
+// `buf`, `timeout_ns`: as for `shm_pool_sender_send`. On an error the buffer can still be written.
+//
+// Errors: those of `shm_pool_sender_send`.
+enum shm_pool_status shm_pool_sender_send_mut(struct shm_pool_sender *sender,
+                                              struct shm_pool_buf_mut *buf,
+                                              uint64_t timeout_ns);
+
 // Sends a copy of bytes: up to `SHM_POOL_MAX_INLINE` in the slot itself, and more in a buffer of the
 // provider.
 //
@@ -1254,6 +1263,17 @@ enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publishe
                                              struct shm_pool_buf *buf,
                                              uint64_t timeout_ns,
                                              struct shm_pool_sent *sent);
+
+// Sends a buffer that was just written, as freezing it and `shm_pool_publisher_send` do.
+//
+// `buf`, `timeout_ns`, `sent`: as for `shm_pool_publisher_send`. On an error the buffer can still be
+// written.
+//
+// Errors: those of `shm_pool_publisher_send`.
+enum shm_pool_status shm_pool_publisher_send_mut(struct shm_pool_publisher *publisher,
+                                                 struct shm_pool_buf_mut *buf,
+                                                 uint64_t timeout_ns,
+                                                 struct shm_pool_sent *sent);
 
 // Sends a copy of bytes: up to `SHM_POOL_MAX_INLINE` in the slots themselves, and more in a buffer of
 // the provider.

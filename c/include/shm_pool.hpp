@@ -310,6 +310,9 @@ public:
     std::size_t max_borrowed() const { return shm_pool_sender_max_borrowed(get()); }
     // Allocates from the provider, which may have been destroyed.
     buf_mut alloc(std::size_t len) const { return detail::wrapped<buf_mut>(shm_pool_sender_alloc, get(), len); }
+    bool send(buf_mut &&message, nanoseconds timeout = forever) {
+        return detail::succeeded(shm_pool_sender_send_mut(get(), message.get(), detail::ns(timeout)));
+    }
     bool send(buf &&message, nanoseconds timeout = forever) {
         return detail::succeeded(shm_pool_sender_send(get(), message.get(), detail::ns(timeout)));
     }
@@ -345,6 +348,9 @@ public:
     // Allocates from the provider, which may have been destroyed.
     buf_mut alloc(std::size_t len) const { return detail::wrapped<buf_mut>(shm_pool_publisher_alloc, get(), len); }
     // `sent`: set to what became of the message.
+    bool send(buf_mut &&message, nanoseconds timeout = forever, shm_pool_sent *sent = nullptr) {
+        return detail::succeeded(shm_pool_publisher_send_mut(get(), message.get(), detail::ns(timeout), sent));
+    }
     bool send(buf &&message, nanoseconds timeout = forever, shm_pool_sent *sent = nullptr) {
         return detail::succeeded(shm_pool_publisher_send(get(), message.get(), detail::ns(timeout), sent));
     }

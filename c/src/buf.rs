@@ -287,7 +287,7 @@ pub extern "C" fn shm_pool_descriptor_read(
             None => -1,
         };
         fields.write(DescriptorFields {
-            provider: descriptor.provider().to_u64(),
+            provider: u64::from(descriptor.provider()),
             payload_len: descriptor.payload_len(),
             granted_to,
         });

@@ -399,6 +399,31 @@ fn put_back(buf: &mut Buf, error: SendError<ShmBytes>) -> Failure {
     failure
 }
 
+/// Freezes a buffer and sends it, or leaves it in place.
+#[inline]
+fn send_mut<T>(
+    buf: Option<&mut BufMut>,
+    send: impl FnOnce(ShmBytes) -> Result<T, SendError<ShmBytes>>,
+) -> Result<T, Failure> {
+    let buf = buf.required("buf")?;
+    let content = buf.take().required("buf")?;
+    match send(content.freeze()) {
+        Ok(sent) => Ok(sent),
+        Err(error) => Err(put_back_mut(buf, error)),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn put_back_mut(buf: &mut BufMut, error: SendError<ShmBytes>) -> Failure {
+    let failure = error.kind().into();
+    // Always: what was not sent has no other handle, and no reader.
+    if let Ok(content) = error.into_message().try_into_mut() {
+        buf.put(content);
+    }
+    failure
+}
+
 /// Creates the channel `name`, for buffers of one provider and one receiver.
 ///
 /// `provider`: may be destroyed before the sender.
@@ -530,6 +555,26 @@ pub extern "C" fn shm_pool_sender_send(
     guard(|| {
         let sender = &mut sender.required("sender")?.end;
         send(buf, |content| match timeout_ns {
+            SHM_POOL_FOREVER => sender.send(content),
+            _ => sender.send_with(content, send_options(None, timeout_ns)),
+        })
+    })
+}
+
+/// Sends a buffer that was just written, as freezing it and `shm_pool_sender_send` do.
+///
+/// `buf`, `timeout_ns`: as for `shm_pool_sender_send`. On an error the buffer can still be written.
+///
+/// Errors: those of `shm_pool_sender_send`.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_send_mut(
+    sender: Option<&mut Sender>,
+    buf: Option<&mut BufMut>,
+    timeout_ns: u64,
+) -> Status {
+    guard(|| {
+        let sender = &mut sender.required("sender")?.end;
+        send_mut(buf, |content| match timeout_ns {
             SHM_POOL_FOREVER => sender.send(content),
             _ => sender.send_with(content, send_options(None, timeout_ns)),
         })
@@ -850,7 +895,7 @@ pub extern "C" fn shm_pool_publisher_alloc(
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_has_receivers(publisher: Option<&mut Publisher>) -> bool {
     guard_value(false, || {
-        publisher.is_some_and(|publisher| publisher.end.has_receivers())
+        publisher.is_some_and(|publisher| publisher.end.receivers().next().is_some())
     })
 }
 
@@ -875,6 +920,32 @@ pub extern "C" fn shm_pool_publisher_send(
     guard(|| {
         let publisher = &mut publisher.required("publisher")?.end;
         let report = send(buf, |content| match timeout_ns {
+            SHM_POOL_FOREVER => publisher.send(content),
+            _ => publisher.send_with(content, send_options(None, timeout_ns)),
+        })?;
+        if let Some(sent) = sent {
+            sent.write(report.into());
+        }
+        Ok(())
+    })
+}
+
+/// Sends a buffer that was just written, as freezing it and `shm_pool_publisher_send` do.
+///
+/// `buf`, `timeout_ns`, `sent`: as for `shm_pool_publisher_send`. On an error the buffer can still be
+/// written.
+///
+/// Errors: those of `shm_pool_publisher_send`.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_send_mut(
+    publisher: Option<&mut Publisher>,
+    buf: Option<&mut BufMut>,
+    timeout_ns: u64,
+    sent: Option<&mut MaybeUninit<Sent>>,
+) -> Status {
+    guard(|| {
+        let publisher = &mut publisher.required("publisher")?.end;
+        let report = send_mut(buf, |content| match timeout_ns {
             SHM_POOL_FOREVER => publisher.send(content),
             _ => publisher.send_with(content, send_options(None, timeout_ns)),
         })?;

@@ -106,7 +106,7 @@ pub extern "C" fn shm_pool_client_connect(
     guard(|| {
         let peer = peer.required("peer")?;
         let client = &client.required("client")?.0;
-        let id = client.connect(ProviderId::from_u64(provider))?;
+        let id = client.connect(ProviderId::from(provider))?;
         peer.write(PeerId {
             bytes: id.to_bytes(),
         });
@@ -128,7 +128,7 @@ pub extern "C" fn shm_pool_client_warm(
 ) -> Status {
     guard(|| {
         let client = &client.required("client")?.0;
-        let present = client.warm(ProviderId::from_u64(provider))?;
+        let present = client.warm(ProviderId::from(provider))?;
         if let Some(bytes) = bytes {
             bytes.write(present);
         }

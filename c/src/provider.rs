@@ -248,7 +248,7 @@ pub extern "C" fn shm_pool_provider_destroy(provider: Option<Box<Provider>>) {
 #[no_mangle]
 pub extern "C" fn shm_pool_provider_id(provider: Option<&Provider>) -> u64 {
     guard_value(0, || {
-        provider.map_or(0, |provider| provider.0.id().to_u64())
+        provider.map_or(0, |provider| u64::from(provider.0.id()))
     })
 }
 

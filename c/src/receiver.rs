@@ -9,7 +9,7 @@ use crate::value::{
     check_reserved, content, create, create_listed, size_option, take, text, time_option, timeout,
     value, Required, Value, SHM_POOL_FOREVER,
 };
-use shm_pool::channel::{self, ChannelEvent, OnEnd, RecvError, Source};
+use shm_pool::channel::{self, ChannelEvent, OnEnd, OnFull, RecvError, Source};
 use std::ffi::{c_char, c_int, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
@@ -347,9 +347,9 @@ pub extern "C" fn shm_pool_receiver_recv_event(
                 event.kind = SHM_POOL_EVENT_MESSAGE;
                 message.put(content);
             }
-            ChannelEvent::Connected { provider } => {
+            ChannelEvent::Connected(provider) => {
                 event.kind = SHM_POOL_EVENT_CONNECTED;
-                event.provider = provider.to_u64();
+                event.provider = u64::from(provider);
             }
             ChannelEvent::Disconnected => event.kind = SHM_POOL_EVENT_DISCONNECTED,
             _ => {}
@@ -385,7 +385,7 @@ pub extern "C" fn shm_pool_receiver_provider(receiver: Option<&Receiver>) -> u64
             Some(receiver) => each!(&receiver.end, end => end.provider()),
             None => None,
         };
-        provider.map_or(0, |provider| provider.to_u64())
+        provider.map_or(0, u64::from)
     })
 }
 
@@ -413,7 +413,11 @@ pub extern "C" fn shm_pool_receiver_max_borrowed(receiver: Option<&Receiver>) ->
 pub extern "C" fn shm_pool_receiver_on_full(receiver: Option<&Receiver>) -> u64 {
     guard_value(0, || {
         let rule = match receiver {
-            Some(receiver) => each!(&receiver.end, end => end.on_full()),
+            Some(receiver) => match &receiver.end {
+                // A sender waits, and loses nothing.
+                End::Receiver(end) => end.provider().map(|_| OnFull::Block),
+                End::Subscriber(end) => end.on_full(),
+            },
             None => None,
         };
         rule.map_or(0, on_full_value)
@@ -433,7 +437,11 @@ pub extern "C" fn shm_pool_receiver_missed(
     guard(|| {
         let missed = missed.required("missed")?;
         let receiver = receiver.required("receiver")?;
-        missed.write(each!(&receiver.end, end => end.missed()).into());
+        let counted = match &receiver.end {
+            End::Receiver(_) => channel::Missed::default(),
+            End::Subscriber(end) => end.missed(),
+        };
+        missed.write(counted.into());
         Ok(())
     })
 }

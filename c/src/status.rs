@@ -464,7 +464,7 @@ fn of_share(error: &ShareError) -> Status {
     match error {
         ShareError::TooManyShared { .. } => Status::TooManyShared,
         ShareError::PeerDisconnected(_) => Status::PeerDisconnected,
-        ShareError::OtherProvider { .. } => Status::OtherProvider,
+        ShareError::OtherProvider(_) => Status::OtherProvider,
         ShareError::TooManyGrants { .. } => Status::TooManyGrants,
         ShareError::OverQuota { .. } => Status::OverQuota,
         ShareError::OutOfMemory { .. } => Status::OutOfMemory,
@@ -522,7 +522,7 @@ fn of_attach(error: &AttachError) -> Status {
     match error {
         AttachError::Stale => Status::Stale,
         AttachError::Forged { .. } | AttachError::Damaged { .. } => Status::Damaged,
-        AttachError::OtherPeer { .. } => Status::OtherPeer,
+        AttachError::OtherPeer => Status::OtherPeer,
         AttachError::NotGranted => Status::NotGranted,
         AttachError::TooManyLeases => Status::TooManyLeases,
         AttachError::OverQuota { .. } => Status::OverQuota,
@@ -588,7 +588,7 @@ impl From<SendErrorKind> for Failure {
             SendErrorKind::OtherProvider { .. } => (Status::OtherProvider, 0),
             SendErrorKind::Forked => (Status::Forked, 0),
             SendErrorKind::Interrupted => (Status::Interrupted, 0),
-            SendErrorKind::NoHelper { errno } => (Status::NoHelper, errno),
+            SendErrorKind::NoHelper(ref error) => (Status::NoHelper, error.errno().unwrap_or(0)),
             _ => (Status::Other, 0),
         };
         Self::keep(status, errno, Text::Send(kind))
@@ -612,7 +612,7 @@ impl From<RecvError> for Failure {
             RecvError::Disconnected => Status::Disconnected,
             RecvError::Evicted => Status::Evicted,
             RecvError::TooManyBorrowed { .. } => Status::TooManyBorrowed,
-            RecvError::Map(_) => Status::Os,
+            RecvError::Os(system) => return Self::of_system(Status::Os, system, &error),
             RecvError::NotConnected { errno } => {
                 return Self::of_errno(Status::NotConnected, *errno, &error);
             }
@@ -622,7 +622,6 @@ impl From<RecvError> for Failure {
             RecvError::Interrupted => Status::Interrupted,
             RecvError::NoHelper(_) => Status::NoHelper,
             RecvError::NoReceivers => Status::InvalidArgument,
-            RecvError::List(_) => Status::Os,
             _ => Status::Other,
         };
         Self::of(status, &error)
@@ -679,7 +678,7 @@ mod tests {
     #[test]
     fn a_lost_message_is_not_the_end() {
         let lost = [
-            RecvError::MessageLost(ProviderId::from_u64(7)),
+            RecvError::MessageLost(ProviderId::from(7)),
             RecvError::Attach(AttachError::Stale),
             RecvError::Damaged { reason: "its tag" },
         ];
@@ -695,11 +694,11 @@ mod tests {
     #[test]
     fn messages_have_their_causes() {
         let cause = std::io::Error::from_raw_os_error(28);
-        let error = OsError::new("fallocate", "a segment", cause).with_bytes(4096);
+        let error = OsError::new("fallocate", "a segment", cause);
         assert_eq!(guard(|| Err(BuildError::Os(error).into())), Status::Os);
         assert_eq!(
             last(),
-            "fallocate on a segment (4096 bytes) failed: No space left on device (os error 28)"
+            "fallocate on a segment failed: No space left on device (os error 28)"
         );
         assert_eq!(shm_pool_last_errno(), 28);
         assert_eq!(

@@ -26,7 +26,7 @@ impl ChannelInfo {
     fn of(info: &channel::ChannelInfo) -> Self {
         let mut of = Self {
             name: [0; 256],
-            provider: info.provider.to_u64(),
+            provider: u64::from(info.provider),
             is_publisher: info.is_publisher,
         };
         copy_text(&info.name, &mut of.name);

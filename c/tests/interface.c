@@ -1289,6 +1289,55 @@ static void forked_child(void) {
     shm_pool_provider_destroy(provider);
 }
 
+/* A buffer that was just written is sent without freezing it, and can still be written if it is not sent. */
+static void written_buffers(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_sender *sender;
+    shm_pool_publisher *publisher;
+    shm_pool_receiver *receiver, *subscriber;
+    shm_pool_sender_options few = {.capacity = 2};
+    OK(shm_pool_sender_create(provider, "written", &few, 0, &sender));
+    OK(shm_pool_publisher_create(provider, "written to many", NULL, 0, &publisher));
+    OK(shm_pool_receiver_open(client, "written", NULL, 0, &receiver));
+    OK(shm_pool_subscriber_open(client, "written to many", NULL, 0, &subscriber));
+    OK(shm_pool_publisher_wait_for_receivers(publisher, 1, 60 * SECOND));
+
+    shm_pool_buf_mut buf;
+    shm_pool_sent sent;
+    shm_pool_message message;
+    OK(shm_pool_publisher_alloc(publisher, 3, &buf));
+    memcpy(shm_pool_buf_mut_data(&buf), "abc", 3);
+    OK(shm_pool_publisher_send_mut(publisher, &buf, SHM_POOL_FOREVER, &sent));
+    CHECK(sent.receivers == 1 && shm_pool_buf_mut_data(&buf) == NULL);
+    FAILS(shm_pool_publisher_send_mut(publisher, &buf, 0, NULL), INVALID_ARGUMENT);
+    OK(shm_pool_receiver_recv(subscriber, 60 * SECOND, &message));
+    CHECK(memcmp(shm_pool_message_data(&message), "abc", 3) == 0);
+    shm_pool_message_drop(&message);
+
+    shm_pool_status status = SHM_POOL_STATUS_OK;
+    for (char at = 0; status == SHM_POOL_STATUS_OK; at++) {
+        OK(shm_pool_sender_alloc(sender, 100, &buf));
+        memset(shm_pool_buf_mut_data(&buf), at, 100);
+        status = shm_pool_sender_send_mut(sender, &buf, 0);
+    }
+    CHECK(status == SHM_POOL_STATUS_FULL && shm_pool_buf_mut_len(&buf) == 100);
+    memset(shm_pool_buf_mut_data(&buf), 7, 100);
+    while (shm_pool_receiver_recv(receiver, 0, &message) == SHM_POOL_STATUS_OK) shm_pool_message_drop(&message);
+    OK(shm_pool_sender_send_mut(sender, &buf, 60 * SECOND));
+    OK(shm_pool_receiver_recv(receiver, 60 * SECOND, &message));
+    CHECK(shm_pool_message_len(&message) == 100 && *shm_pool_message_data(&message) == 7);
+    shm_pool_message_drop(&message);
+    FAILS(shm_pool_sender_send_mut(NULL, &buf, 0), INVALID_ARGUMENT);
+
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_receiver_destroy(subscriber);
+    shm_pool_sender_destroy(sender);
+    shm_pool_publisher_destroy(publisher);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
 int main(void) {
     snprintf(prefix, sizeof prefix, "interface-c-%d", (int)getpid());
     options();
@@ -1296,6 +1345,7 @@ int main(void) {
     descriptors();
     channel();
     publisher();
+    written_buffers();
     stalls();
     disconnects();
     bytes_per_receiver();

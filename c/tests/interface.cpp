@@ -9,6 +9,7 @@
 #include <string_view>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <unistd.h>
 
 using namespace std::chrono_literals;
@@ -280,7 +281,9 @@ static void ends() {
     CHECK(has(clone, text) && !clone.is_inline());
     auto zeros = provider.alloc_zeroed(3);
     CHECK(zeros && zeros[2] == 0 && sender.alloc(3) && publisher->alloc(3));
-    CHECK(publisher->send_copy(text.data(), text.size()));
+    auto written = publisher->alloc(text.size());
+    std::memcpy(written.data(), text.data(), text.size());
+    CHECK(publisher->send(std::move(written)) && sender.send(sender.alloc(3)));
     auto event = subscriber.recv_event(60s);
     CHECK(event && event->kind == SHM_POOL_EVENT_MESSAGE && has(event->message, text));
     publisher.reset();

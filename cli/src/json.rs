@@ -3,7 +3,7 @@
 
 use crate::unseen::Unseen;
 use serde::Serialize;
-use shm_pool::inspect::{self, Report, State};
+use shm_pool::inspect::{self, ObjectState, Report};
 use shm_pool::{PeerId, ProviderId, Swept};
 
 /// The version of every document.
@@ -117,7 +117,7 @@ pub(crate) struct Channel {
 #[derive(Serialize)]
 struct Damaged {
     id: String,
-    problem: String,
+    reason: String,
     is_orphan: bool,
 }
 
@@ -203,12 +203,12 @@ pub(crate) fn id(id: ProviderId) -> String {
     id.to_string()
 }
 
-fn state(state: &State) -> (&'static str, Option<String>) {
+fn state(state: &ObjectState) -> (&'static str, Option<String>) {
     match state {
-        State::Alive => ("alive", None),
-        State::Starting => ("starting", None),
-        State::Dead => ("dead", None),
-        State::Unusable(problem) => ("unusable", Some(problem.clone())),
+        ObjectState::Alive => ("alive", None),
+        ObjectState::Starting => ("starting", None),
+        ObjectState::Dead => ("dead", None),
+        ObjectState::Unusable(problem) => ("unusable", Some(problem.clone())),
         other => ("other", Some(format!("{other:?}"))),
     }
 }
@@ -231,7 +231,7 @@ impl Provider {
             leased: provider.leased.iter().map(Class::of).collect(),
             borrowed: provider.borrowed.iter().map(Class::of).collect(),
             peers: provider.peers.iter().map(Peer::of).collect(),
-            is_orphan: provider.is_orphan,
+            is_orphan: provider.orphans.objects > 0,
             orphans: provider.orphans.into(),
         }
     }
@@ -308,7 +308,7 @@ impl Damaged {
     fn of(damaged: &inspect::DamagedReceiver) -> Self {
         Self {
             id: damaged.id.to_string(),
-            problem: damaged.problem.clone(),
+            reason: damaged.reason.clone(),
             is_orphan: damaged.is_orphan,
         }
     }

@@ -4,8 +4,8 @@ use crate::args::{Code, Scope, Show};
 use crate::unseen::is_there;
 use crate::{json, text, Answer, Fallible};
 use shm_pool::inspect::{
-    ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport,
-    Report, SegmentReport, State,
+    ChannelReport, ClassReport, DamagedReceiver, ObjectState, PeerReport, ProviderReport,
+    ReceiverReport, Report, SegmentReport,
 };
 
 pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
@@ -65,9 +65,9 @@ fn owner_says(peer: &PeerReport) -> &'static str {
     }
 }
 
-fn problem(state: &State) -> String {
+fn problem(state: &ObjectState) -> String {
     match state {
-        State::Unusable(problem) => format!(": {}", text::visible(problem)),
+        ObjectState::Unusable(problem) => format!(": {}", text::visible(problem)),
         _ => String::new(),
     }
 }
@@ -227,7 +227,7 @@ fn receivers(receivers: &[ReceiverReport]) -> String {
 fn damaged(damaged: &[DamagedReceiver]) -> String {
     let mut rows = Vec::new();
     for receiver in damaged {
-        rows.push([receiver.id.to_string(), text::visible(&receiver.problem)]);
+        rows.push([receiver.id.to_string(), text::visible(&receiver.reason)]);
     }
     text::wrapped_table(["DAMAGED", "PROBLEM"], rows)
 }

@@ -4,7 +4,7 @@ use crate::args::{Code, Scope, Sweep};
 use crate::json::Orphans;
 use crate::{json, text, Answer, Fallible};
 use serde::Serialize;
-use shm_pool::inspect::{Report, State};
+use shm_pool::inspect::{ObjectState, Report};
 use shm_pool::Swept;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -137,13 +137,13 @@ fn still_there(before: &Report, now: &Report) -> Vec<String> {
 fn kept(report: &Report) -> Vec<String> {
     let mut kept = Vec::new();
     for provider in &report.providers {
-        if provider.state == State::Dead && !provider.is_orphan {
+        if provider.state == ObjectState::Dead && provider.orphans.objects == 0 {
             kept.push(text::name_of_provider(provider));
         }
     }
     for channel in &report.channels {
         let is_read = channel.receivers.iter().any(|receiver| receiver.is_alive);
-        if channel.state == State::Dead && is_read {
+        if channel.state == ObjectState::Dead && is_read {
             kept.push(text::name_of_channel(channel));
         }
     }
@@ -153,8 +153,9 @@ fn kept(report: &Report) -> Vec<String> {
 /// Returns the objects that have one of this crate's names but other contents: any process may have
 /// created them.
 fn damaged(report: &Report) -> Vec<String> {
-    let is_damaged =
-        |state: &State, orphans: Swept| matches!(state, State::Unusable(_)) && orphans.objects == 0;
+    let is_damaged = |state: &ObjectState, orphans: Swept| {
+        matches!(state, ObjectState::Unusable(_)) && orphans.objects == 0
+    };
     let mut names = Vec::new();
     for provider in &report.providers {
         if is_damaged(&provider.state, provider.orphans) {

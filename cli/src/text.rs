@@ -4,7 +4,7 @@ use crate::unseen::Unseen;
 use bytesize::ByteSize;
 use comfy_table::{presets, ColumnConstraint, ContentArrangement, Table};
 use shm_pool::inspect::{
-    ChannelReport, DamagedReceiver, Process, ProviderReport, ReceiverReport, Report, State,
+    ChannelReport, DamagedReceiver, ObjectState, Process, ProviderReport, ReceiverReport, Report,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -150,27 +150,27 @@ pub(crate) fn name_of_connection(channel: &ChannelReport, damaged: &DamagedRecei
 }
 
 pub(crate) fn state_of_provider(provider: &ProviderReport) -> &'static str {
-    state(&provider.state, provider.is_orphan)
+    state(&provider.state, provider.orphans.objects > 0)
 }
 
 pub(crate) fn state_of_channel(channel: &ChannelReport) -> &'static str {
     let is_read = channel.receivers.iter().any(|receiver| receiver.is_alive);
     let is_orphan = channel.orphans.objects > 0 && !is_read;
     match &channel.state {
-        State::Alive if !channel.damaged.is_empty() => "alive, damaged",
-        State::Dead if !channel.damaged.is_empty() && is_orphan => "orphan, damaged",
-        State::Dead if !channel.damaged.is_empty() => "damaged",
+        ObjectState::Alive if !channel.damaged.is_empty() => "alive, damaged",
+        ObjectState::Dead if !channel.damaged.is_empty() && is_orphan => "orphan, damaged",
+        ObjectState::Dead if !channel.damaged.is_empty() => "damaged",
         whole => state(whole, is_orphan),
     }
 }
 
-fn state(state: &State, is_orphan: bool) -> &'static str {
+fn state(state: &ObjectState, is_orphan: bool) -> &'static str {
     match state {
-        State::Alive => "alive",
-        State::Starting => "starting",
-        State::Dead if is_orphan => "orphan",
-        State::Dead => "dead, read",
-        State::Unusable(_) if is_orphan => "orphan, damaged",
+        ObjectState::Alive => "alive",
+        ObjectState::Starting => "starting",
+        ObjectState::Dead if is_orphan => "orphan",
+        ObjectState::Dead => "dead, read",
+        ObjectState::Unusable(_) if is_orphan => "orphan, damaged",
         _ => "damaged",
     }
 }

@@ -1,7 +1,7 @@
 //! What this process cannot see: other users' objects, hidden processes, other PID namespaces.
 
 use serde::Serialize;
-use shm_pool::inspect::{Process, Report, State};
+use shm_pool::inspect::{ObjectState, Process, Report};
 
 /// How much this process could not see.
 #[derive(Serialize)]
@@ -74,8 +74,8 @@ fn ends_without_process(report: &Report) -> usize {
 }
 
 /// Returns `true` if the maker of an object holds its lock.
-pub(crate) fn is_there(state: &State) -> bool {
-    matches!(state, State::Alive | State::Starting)
+pub(crate) fn is_there(state: &ObjectState) -> bool {
+    matches!(state, ObjectState::Alive | ObjectState::Starting)
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ fn publish(options: &Options, provider: &Provider, source: &Source) -> Fallible<
     for index in 0..options.subscribers {
         subscribers.push(Subscriber::start(&Task {
             options: options.clone(),
-            provider: provider.id().to_u64(),
+            provider: u64::from(provider.id()),
             is_slow: index == 0,
         })?);
     }

@@ -15,7 +15,7 @@ pub(crate) fn run(task: &Task) -> Fallible {
     let source = options.source()?;
     let socket = UnixStream::from(inherited_input()?);
     let client = Client::new();
-    let peer = client.connect(ProviderId::from_u64(task.provider))?;
+    let peer = client.connect(ProviderId::from(task.provider))?;
     wire::send(&socket, &peer.to_bytes())?;
     // A thread reads the socket, so that this one can check whether a message is waiting.
     let (arrived, inbox) = channel();

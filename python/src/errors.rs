@@ -185,7 +185,7 @@ impl IntoPyErr for DescriptorError {
 fn share_error(error: &ShareError, whole: &(dyn StdError + 'static)) -> PyErr {
     match error {
         ShareError::PeerDisconnected(_) => closed(whole),
-        ShareError::OtherProvider { .. } => invalid(whole),
+        ShareError::OtherProvider(_) => invalid(whole),
         ShareError::OverQuota { .. } => TooManyBorrowed::new_err(chain(whole)),
         ShareError::OutOfMemory { .. } => refused(libc::ENOMEM, whole),
         ShareError::Forked => forked(whole),
@@ -261,7 +261,7 @@ impl IntoPyErr for RecvError {
             _ if self.is_message_lost() => MessageLost::new_err(chain(&self)),
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),
-            Self::Map(error) | Self::NoHelper(error) | Self::List(error) => system(error, &self),
+            Self::Os(error) | Self::NoHelper(error) => system(error, &self),
             Self::NotConnected { errno } => refused(*errno, &self),
             Self::Open(error) => channel_error(error, &self),
             _ => other(&self),
@@ -278,7 +278,7 @@ impl IntoPyErr for SendErrorKind {
             Self::Alloc(error) => (**error).clone().into_py(),
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),
-            Self::NoHelper { errno } => refused(*errno, &self),
+            Self::NoHelper(error) => system(error, &self),
             _ => other(&self),
         }
     }

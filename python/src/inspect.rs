@@ -8,8 +8,8 @@ use crate::options::{Choice, MessageType};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shm_pool::inspect::{
-    ChannelReport, ClassReport, DamagedReceiver, PeerReport, Process, ProviderReport,
-    ReceiverReport, RemovedName, Report, SegmentReport, State,
+    ChannelReport, ClassReport, DamagedReceiver, ObjectState, PeerReport, Process, ProviderReport,
+    ReceiverReport, RemovedName, Report, SegmentReport,
 };
 use shm_pool::Swept;
 use std::sync::Mutex;
@@ -116,7 +116,7 @@ fn provider<'py>(module: &Module<'py>, provider: &ProviderReport) -> Made<'py> {
         module,
         ProviderReport {
             prefix: &provider.prefix,
-            id: provider.id.to_u64(),
+            id: u64::from(provider.id),
             state: state(module, &provider.state)?,
             problem: problem(&provider.state),
             owner: process(module, provider.owner.as_ref())?,
@@ -129,7 +129,7 @@ fn provider<'py>(module: &Module<'py>, provider: &ProviderReport) -> Made<'py> {
             bytes_borrowed: provider.bytes_borrowed,
             borrowed: each(module, &provider.borrowed, class)?,
             peers: each(module, &provider.peers, peer)?,
-            is_orphan: provider.is_orphan,
+            is_orphan: provider.orphans.objects > 0,
             orphans: orphans(module, &provider.orphans)?,
         }
     )
@@ -186,7 +186,7 @@ fn channel<'py>(module: &Module<'py>, channel: &ChannelReport) -> Made<'py> {
         ChannelReport {
             prefix: &channel.prefix,
             name: &channel.name,
-            provider: channel.provider.map(|id| id.to_u64()),
+            provider: channel.provider.map(u64::from),
             state: state(module, &channel.state)?,
             problem: problem(&channel.state),
             sender: process(module, channel.sender.as_ref())?,
@@ -229,7 +229,7 @@ fn damaged<'py>(module: &Module<'py>, damaged: &DamagedReceiver) -> Made<'py> {
         module,
         DamagedReceiver {
             id: u64::from(damaged.id),
-            problem: &damaged.problem,
+            reason: &damaged.reason,
             is_orphan: damaged.is_orphan,
         }
     )
@@ -263,21 +263,21 @@ fn orphans<'py>(module: &Module<'py>, swept: &Swept) -> Made<'py> {
     )
 }
 
-fn state<'py>(module: &Module<'py>, state: &State) -> Made<'py> {
+fn state<'py>(module: &Module<'py>, state: &ObjectState) -> Made<'py> {
     let name = match state {
-        State::Alive => "alive",
-        State::Starting => "starting",
-        State::Dead => "dead",
+        ObjectState::Alive => "alive",
+        ObjectState::Starting => "starting",
+        ObjectState::Dead => "dead",
         // The enum is not exhaustive.
         _ => "unusable",
     };
-    module.getattr("State")?.call1((name,))
+    module.getattr("ObjectState")?.call1((name,))
 }
 
 /// Returns why an object is unusable.
-fn problem(state: &State) -> Option<&str> {
+fn problem(state: &ObjectState) -> Option<&str> {
     match state {
-        State::Unusable(problem) => Some(problem),
+        ObjectState::Unusable(problem) => Some(problem),
         _ => None,
     }
 }

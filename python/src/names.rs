@@ -162,7 +162,7 @@ impl ChannelInfo {
     /// The number of its provider, as :attr:`Provider.id`.
     #[getter]
     fn provider(&self) -> u64 {
-        self.0.provider.to_u64()
+        u64::from(self.0.provider)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

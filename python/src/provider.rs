@@ -309,7 +309,7 @@ impl Provider {
     /// The number by which clients connect.
     #[getter]
     fn id(&self) -> PyResult<u64> {
-        Ok(self.get()?.provider.id().to_u64())
+        Ok(u64::from(self.get()?.provider.id()))
     }
 
     /// Allocates a buffer of ``len`` bytes, aligned to 64, with any content or zeroed.
@@ -366,7 +366,10 @@ impl Provider {
         let pool = self.get()?;
         let reservation =
             detach(py, || pool.provider.reserve(len, count)).map_err(IntoPyErr::into_py)?;
-        Ok(Reservation(Closable::new(reservation, "reservation")))
+        Ok(Reservation(
+            Closable::new(reservation, "reservation"),
+            count,
+        ))
     }
 
     /// Ends all current and future waits for memory with :class:`Interrupted`, also those of senders and publishers.
@@ -463,14 +466,15 @@ impl Provider {
 
 /// Buffers made in advance, until it is closed. Made by :meth:`Provider.reserve`.
 #[pyclass(frozen, module = "shm_pool")]
-pub(crate) struct Reservation(Arc<Closable<shm_pool::Reservation>>);
+pub(crate) struct Reservation(Arc<Closable<shm_pool::Reservation>>, usize);
 
 #[pymethods]
 impl Reservation {
     /// The number of buffers.
     #[getter]
     fn count(&self) -> PyResult<usize> {
-        Ok(self.0.get()?.count())
+        self.0.get()?;
+        Ok(self.1)
     }
 
     /// Ends the reservation: its idle buffers are like others from now on.
@@ -490,9 +494,7 @@ impl Reservation {
 
     fn __repr__(&self) -> String {
         match self.0.get() {
-            Ok(reservation) => {
-                format!("<shm_pool.Reservation of {} buffers>", reservation.count())
-            }
+            Ok(_) => format!("<shm_pool.Reservation of {} buffers>", self.1),
             Err(_) => "<shm_pool.Reservation, closed>".to_owned(),
         }
     }
@@ -634,7 +636,7 @@ impl Client {
     /// Connects to a provider, by its id, and returns the 24 bytes for :meth:`Buffer.grant`.
     fn connect<'py>(&self, py: Python<'py>, provider: u64) -> PyResult<Bound<'py, PyBytes>> {
         let client = self.get()?;
-        let peer = detach(py, || client.connect(ProviderId::from_u64(provider)))
+        let peer = detach(py, || client.connect(ProviderId::from(provider)))
             .map_err(IntoPyErr::into_py)?;
         Ok(PyBytes::new(py, &peer.to_bytes()))
     }
@@ -642,7 +644,7 @@ impl Client {
     /// Maps all memory of a provider now, so that the first message costs no page fault. Returns its bytes.
     fn warm(&self, py: Python<'_>, provider: u64) -> PyResult<usize> {
         let client = self.get()?;
-        detach(py, || client.warm(ProviderId::from_u64(provider))).map_err(IntoPyErr::into_py)
+        detach(py, || client.warm(ProviderId::from(provider))).map_err(IntoPyErr::into_py)
     }
 
     /// Closes the client. Messages stay valid, and keep its place at their providers.

@@ -458,9 +458,9 @@ fn message(py: Python<'_>, message: channel::Message) -> PyResult<Py<PyAny>> {
 fn event(py: Python<'_>, event: ChannelEvent) -> PyResult<Py<PyAny>> {
     let change = match event {
         ChannelEvent::Message(received) => return message(py, received),
-        ChannelEvent::Connected { provider } => ConnectionChange {
+        ChannelEvent::Connected(provider) => ConnectionChange {
             is_connected: true,
-            provider: Some(provider.to_u64()),
+            provider: Some(u64::from(provider)),
         },
         ChannelEvent::Disconnected => ConnectionChange {
             is_connected: false,
@@ -638,7 +638,11 @@ impl ReceivingEnd {
     /// What happens when ``capacity`` messages wait; ``None`` while there is no publisher.
     #[getter]
     fn on_full(&self) -> PyResult<Option<Choice<OnFull>>> {
-        self.get(|ends| each!(ends, end => end.on_full().map(Choice)))
+        self.get(|ends| match ends {
+            // A sender waits, and loses nothing.
+            Ends::Receiver(receiver) => receiver.provider().map(|_| Choice(OnFull::Block)),
+            Ends::Subscriber(subscriber) => subscriber.on_full().map(Choice),
+        })
     }
 
     /// The type that the other side has declared; ``None`` if it has declared none, or there is no other side.
@@ -660,13 +664,16 @@ impl ReceivingEnd {
     /// Missed(withdrawn=2, full=0, too_many_borrowed=0, stalled=0, not_connected=0)
     #[getter]
     fn missed(&self) -> PyResult<Missed> {
-        self.get(|ends| each!(ends, end => Missed::from(end.missed())))
+        self.get(|ends| match ends {
+            Ends::Receiver(_) => Missed::from(channel::Missed::default()),
+            Ends::Subscriber(subscriber) => Missed::from(subscriber.missed()),
+        })
     }
 
     /// The number of the provider of the messages, as :attr:`Provider.id`; ``None`` while there is no other side.
     #[getter]
     fn provider(&self) -> PyResult<Option<u64>> {
-        self.get(|ends| each!(ends, end => end.provider().map(|id| id.to_u64())))
+        self.get(|ends| each!(ends, end => end.provider().map(u64::from)))
     }
 
     /// Why the channel could not be opened at the last attempt, while it is not open, as the exception: for example

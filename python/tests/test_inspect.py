@@ -9,7 +9,7 @@ import pytest
 
 import shm_pool
 from shm_pool import Publisher, Sender, Subscriber, inspect
-from shm_pool.inspect import Inspector, State
+from shm_pool.inspect import Inspector, ObjectState
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_providers(provider, client, inspector):
         message = client.attach(buffer.grant(peer))
         report = inspector.report()
     [found] = report.providers
-    assert (found.id, found.state, found.owner.id, found.problem) == (provider.id, State.ALIVE, os.getpid(), None)
+    assert (found.id, found.state, found.owner.id, found.problem) == (provider.id, ObjectState.ALIVE, os.getpid(), None)
     assert found.bytes_leased == 1000 and found.leased[0].messages == 1
     assert [os.getpid()] == [process.id for process in found.segments[0].mapped_by]
     [client_report] = found.peers
@@ -81,7 +81,7 @@ input()
     child.kill()
     report = inspector.report()
     [provider], [channel] = report.providers, report.channels
-    assert (provider.state, provider.owner, channel.state) == (State.DEAD, None, State.DEAD)
+    assert (provider.state, provider.owner, channel.state) == (ObjectState.DEAD, None, ObjectState.DEAD)
     assert report.orphans.objects > 0 and provider.is_orphan and channel.is_orphan
 
 

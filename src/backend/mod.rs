@@ -27,10 +27,10 @@
 //! }
 //!
 //! impl SegmentSource for Source {
-//!     fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
+//!     fn create(&self, _len: usize) -> Result<SegmentFile, OsError> {
 //!         let id = self.0.fetch_add(1, Ordering::Relaxed);
 //!         let file = File::options().read(true).write(true).create_new(true).open(path(id));
-//!         let file = file.map_err(|error| OsError::new("open", path(id), error).with_bytes(len))?;
+//!         let file = file.map_err(|error| OsError::new("open", path(id), error))?;
 //!         Ok(SegmentFile { id, file, path: path(id).into() })
 //!     }
 //!
@@ -129,7 +129,7 @@ pub trait SegmentSource: Send + Sync {
     /// # Errors
     ///
     /// After `ENOSPC`, `EDQUOT` or `ENOMEM`, the backend makes room and tries again, also with a shorter
-    /// segment. Otherwise the allocation fails with [`AllocError::Os`].
+    /// segment. Otherwise the allocation fails with [`AllocError::Os`], whose text has the length too.
     fn create(&self, len: usize) -> Result<SegmentFile, OsError>;
 
     /// Unlinks a segment that this process no longer maps. Not called in a forked child.
@@ -189,7 +189,8 @@ struct Sourced<S> {
 
 impl<S: SegmentSource + 'static> SegmentFactory for Sourced<S> {
     fn create(&self, len: usize) -> Result<Payload, OsError> {
-        let SegmentFile { id, file, path } = self.source.create(len)?;
+        let made = self.source.create(len);
+        let SegmentFile { id, file, path } = made.map_err(|error| error.with_bytes(len))?;
         let file = Arc::new(file);
         let removal = Removal {
             source: self.source.clone(),

@@ -36,6 +36,19 @@ pub struct SizeClass {
     pub align: usize,
 }
 
+impl OsError {
+    /// Adds the size in bytes that the call asked for, and what to do, as text that follows the
+    /// system's own: `make room in /dev/shm`.
+    #[must_use]
+    pub fn with_details(self, bytes: Option<usize>, advice: impl Into<String>) -> Self {
+        let error = self.with_advice(advice);
+        match bytes {
+            Some(bytes) => error.with_bytes(bytes),
+            None => error,
+        }
+    }
+}
+
 impl BackendBuilder {
     /// Sets the longest segment in bytes, from a page to 64 GiB, the default. A pool has at most
     /// [`MAX_SEGMENTS`](Backend::MAX_SEGMENTS), which limits its cap.

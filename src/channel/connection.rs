@@ -345,7 +345,7 @@ impl Connection {
             || is_ready(object, account),
             || object.may_have_receiver(),
         );
-        armed.map_err(no_helper)
+        armed.map_err(SendErrorKind::NoHelper)
     }
 
     /// As [`wait`](Self::wait), in a task.
@@ -493,7 +493,7 @@ impl Connection {
     }
 
     /// As [`What::refused_version`](super::layout::What::refused_version).
-    pub(super) fn refused_version(&self) -> Option<(u32, u32)> {
+    pub(super) fn refused_version(&self) -> Option<u32> {
         self.object.shared().header().what.0.refused_version()
     }
 
@@ -546,12 +546,6 @@ struct Armed<'a>(&'a mut Connection);
 impl Drop for Armed<'_> {
     fn drop(&mut self) {
         self.0.parker.disarm();
-    }
-}
-
-pub(super) fn no_helper(error: OsError) -> SendErrorKind {
-    SendErrorKind::NoHelper {
-        errno: error.errno().unwrap_or(libc::EAGAIN),
     }
 }
 

@@ -3,12 +3,12 @@
 #![forbid(unsafe_code)]
 
 use super::layout::{MessageType, VERSION};
-use crate::error::{explained, write_mode, write_unmapped_owner, Advice, Explain, OsError};
+use crate::error::{explained, write_mode, Advice, Explain, OsError, OutOfRange, WrongUid};
 use crate::os::process::Process;
 use crate::os::robust_list::MAX_DOORBELLS;
 use crate::owner::limits::AllocError;
 use crate::peer::error::AttachError;
-use crate::protocol::ids::ProviderId;
+use crate::protocol::ids::{escaped, ProviderId};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -32,22 +32,11 @@ pub enum ChannelError {
     Name {
         /// The name that was given.
         name: String,
-        /// What it takes of a file name, in bytes.
-        bytes: usize,
-        /// What a name may take, with this prefix.
+        /// How many bytes of a file name a name may take, with this prefix.
         max: usize,
     },
-    /// An option is out of range.
-    OutOfRange {
-        /// The builder's method that sets the option.
-        option: &'static str,
-        /// The requested value.
-        value: usize,
-        /// The smallest value allowed.
-        min: usize,
-        /// The largest value allowed: for a receiver, the publisher's.
-        max: usize,
-    },
+    /// An option is out of range; for a subscriber, out of what its publisher allows.
+    OutOfRange(OutOfRange),
     /// A live sender has a channel of this name.
     NameTaken {
         /// The object's path.
@@ -105,14 +94,7 @@ pub enum ChannelError {
         reason: &'static str,
     },
     /// The object of that name belongs to another user.
-    WrongUid {
-        /// The object's path.
-        object: PathBuf,
-        /// The uid of the object.
-        found: u32,
-        /// The expected uid. If it is the same, this user namespace shows several users so.
-        expected: u32,
-    },
+    WrongUid(WrongUid),
     /// The file mode denies the owner access, or has bits that mean nothing for shared memory.
     Mode(u32),
     /// This process is a forked child of the process that built the provider.
@@ -132,21 +114,14 @@ impl From<OsError> for ChannelError {
 impl Explain for ChannelError {
     fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name { name, bytes, max } => write!(
+            Self::Name { name, max } => write!(
                 f,
-                "channel name {name:?} takes {bytes} bytes of a file name, but must take 1 to {max} \
+                "channel name {name:?} takes {} bytes of a file name, but must take 1 to {max} \
                  with this prefix, and contain no NUL: A-Z a-z 0-9 _ - take one byte, and all \
-                 others three for each byte of UTF-8"
+                 others three for each byte of UTF-8",
+                escaped(name).len()
             ),
-            Self::OutOfRange {
-                option,
-                value,
-                min,
-                max,
-            } => write!(
-                f,
-                "option {option} is {value}, but must be from {min} to {max}"
-            ),
+            Self::OutOfRange(error) => write!(f, "{error}"),
             Self::NameTaken { object, process } => write!(
                 f,
                 "{} is the channel of a live sender or publisher{}",
@@ -157,11 +132,7 @@ impl Explain for ChannelError {
             Self::Closed(object) => {
                 write!(f, "the sender of {} has closed or died", object.display())
             }
-            Self::NotReady(object) => write!(
-                f,
-                "{} is being created or removed",
-                object.display()
-            ),
+            Self::NotReady(object) => write!(f, "{} is being created or removed", object.display()),
             Self::HasReceiver(object) => write!(
                 f,
                 "{} has, or had, a receiver: the channel of a sender accepts only one",
@@ -206,27 +177,17 @@ impl Explain for ChannelError {
                     object.display()
                 )
             }
-            Self::WrongUid {
-                object,
-                found,
-                expected,
-            } if found == expected => write_unmapped_owner(object, *found, f),
-            Self::WrongUid {
-                object,
-                found,
-                expected,
-            } => write!(
-                f,
-                "{} belongs to uid {found}, and not to uid {expected}",
-                object.display()
-            ),
+            Self::WrongUid(error) => write!(f, "{error}"),
             Self::Mode(mode) => write_mode(*mode, f),
             Self::Forked => write!(
                 f,
                 "the provider belongs to the parent of this forked process"
             ),
             Self::TooManyEnds => {
-                write!(f, "this process has {MAX_DOORBELLS} ends of channels, the maximum")
+                write!(
+                    f,
+                    "this process has {MAX_DOORBELLS} ends of channels, the maximum"
+                )
             }
             Self::Os(error) => write!(f, "{error}"),
         }
@@ -244,9 +205,7 @@ impl Explain for ChannelError {
             Self::NotAPublisher { .. } => Some(Advice::UseReceiver),
             Self::TypeMismatch { .. } => Some(Advice::SameType),
             Self::OtherVersion { .. } => Some(Advice::SameVersion),
-            Self::WrongUid {
-                found, expected, ..
-            } if found != expected => Some(Advice::SetOwnerUidOrMode),
+            Self::WrongUid(error) if !error.is_unmapped() => Some(Advice::SetOwnerUidOrMode),
             Self::Forked => Some(Advice::CreateInThisProcess),
             Self::TooManyEnds { .. } => Some(Advice::CloseEnds),
             _ => None,
@@ -308,15 +267,7 @@ impl ChannelError {
         min: usize,
         max: usize,
     ) -> Result<(), Self> {
-        match (min..=max).contains(&value) {
-            true => Ok(()),
-            false => Err(Self::OutOfRange {
-                option,
-                value,
-                min,
-                max,
-            }),
-        }
+        OutOfRange::check(option, value, min, max).map_err(Self::OutOfRange)
     }
 }
 
@@ -431,8 +382,6 @@ pub enum SendErrorKind {
     OtherVersion {
         /// The version of that receiver.
         found: u32,
-        /// The version of this channel.
-        expected: u32,
     },
     /// The receiver already has the maximum number of buffers, or of a publisher's bytes, received
     /// or not.
@@ -444,8 +393,6 @@ pub enum SendErrorKind {
     },
     /// More receivers to wait for than the publisher accepts.
     TooManyReceivers {
-        /// The number of receivers to wait for.
-        receivers: usize,
         /// The maximum number of receivers.
         max: usize,
     },
@@ -465,22 +412,14 @@ pub enum SendErrorKind {
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
     Interrupted,
     /// The helper thread that wakes the tasks of channels could not be started.
-    NoHelper {
-        /// The operating system's error code.
-        errno: i32,
-    },
+    NoHelper(#[source] OsError),
 }
 
 impl SendErrorKind {
-    /// The end of a wait for receivers. `refused`: the version of one that was refused, and of the
-    /// channel.
-    pub(super) fn no_receiver(
-        receivers: usize,
-        timeout: Duration,
-        refused: Option<(u32, u32)>,
-    ) -> Self {
+    /// The end of a wait for receivers. `refused`: the version of one that was refused.
+    pub(super) fn no_receiver(receivers: usize, timeout: Duration, refused: Option<u32>) -> Self {
         match refused {
-            Some((found, expected)) => Self::OtherVersion { found, expected },
+            Some(found) => Self::OtherVersion { found },
             None => Self::NoReceiver { receivers, timeout },
         }
     }
@@ -508,7 +447,7 @@ impl SendErrorKind {
             | Self::TimedOut
             | Self::NoReceiver { .. }
             | Self::OtherVersion { .. }
-            | Self::NoHelper { .. } => true,
+            | Self::NoHelper(_) => true,
             _ => false,
         }
     }
@@ -526,7 +465,7 @@ impl SendErrorKind {
             }
             Self::Alloc(error) => error.io_kind(),
             Self::Forked => io::ErrorKind::Other,
-            Self::NoHelper { errno } => io::Error::from_raw_os_error(*errno).kind(),
+            Self::NoHelper(error) => error.io_kind(),
         }
     }
 }
@@ -550,10 +489,10 @@ impl Explain for SendErrorKind {
                 f,
                 "fewer than {receivers} receivers joined within {timeout:?}"
             ),
-            Self::OtherVersion { found, expected } => write!(
+            Self::OtherVersion { found } => write!(
                 f,
                 "too few receivers joined in time: one has version {found} of the layout of \
-                 channels, and this channel has version {expected}"
+                 channels, and this channel has version {VERSION}"
             ),
             Self::TooManyBorrowed { max, max_bytes } => {
                 write!(
@@ -565,9 +504,9 @@ impl Explain for SendErrorKind {
                     None => Ok(()),
                 }
             }
-            Self::TooManyReceivers { receivers, max } => write!(
+            Self::TooManyReceivers { max } => write!(
                 f,
-                "cannot wait for {receivers} receivers: at most {max} can join"
+                "cannot wait for so many receivers: at most {max} can join"
             ),
             Self::Disconnected => write!(f, "the receiver has closed or died"),
             Self::Alloc(_) => write!(f, "no buffer could be allocated for the copy"),
@@ -580,11 +519,7 @@ impl Explain for SendErrorKind {
                 "the channel belongs to the parent of this forked process"
             ),
             Self::Interrupted => write!(f, "the wait for the receiver was interrupted"),
-            Self::NoHelper { errno } => write!(
-                f,
-                "cannot start the thread that wakes tasks: {}",
-                io::Error::from_raw_os_error(*errno)
-            ),
+            Self::NoHelper(_) => write!(f, "cannot start the thread that wakes tasks"),
         }
     }
 
@@ -597,7 +532,7 @@ impl Explain for SendErrorKind {
             Self::Disconnected => Some(Advice::CreateChannel),
             Self::OtherProvider { .. } => Some(Advice::ChannelForEachProvider),
             Self::Forked => Some(Advice::CreateInThisProcess),
-            Self::NoHelper { .. } => Some(Advice::RaiseThreadLimit),
+            Self::NoHelper(_) => Some(Advice::RaiseThreadLimit),
             _ => None,
         }
     }
@@ -624,9 +559,10 @@ pub enum RecvError {
         /// The most buffers that it may hold, of any length.
         max: usize,
     },
-    /// The buffer's segment cannot be mapped now: descriptors or memory have run out. The message
-    /// stays queued for the next call.
-    Map(#[source] OsError),
+    /// A system call failed: the message's buffer cannot be mapped now, or a
+    /// [`Watcher`](super::Watcher) cannot list the channels. Nothing is lost: the message, or the
+    /// change, is there for the next call.
+    Os(OsError),
     /// The system refused to let the publisher connect this receiver, mostly because its process
     /// has run out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOMEM`). Then the publisher
     /// retries when it sends, serves joins or waits for receivers, after 1 ms at first, and after twice as
@@ -660,8 +596,6 @@ pub enum RecvError {
     Open(#[source] Box<ChannelError>),
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
     Interrupted,
-    /// A [`Watcher`](super::Watcher) could not list the channels. No change is lost.
-    List(#[source] OsError),
     /// [`wait_any`](super::wait_any) was given no receiver.
     NoReceivers,
     /// The helper thread that waits for channels or names could not be started. No message is lost.
@@ -685,12 +619,12 @@ impl RecvError {
     /// Not for an interrupted wait, which the program has ended itself.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Empty | Self::TimedOut | Self::TooManyBorrowed { .. } | Self::Map(_) => true,
+            Self::Empty | Self::TimedOut | Self::TooManyBorrowed { .. } => true,
             Self::NotConnected { errno } => {
                 matches!(*errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM)
             }
             Self::Open(error) => error.is_retryable(),
-            Self::NoHelper(error) | Self::List(error) => error.is_retryable(),
+            Self::NoHelper(error) | Self::Os(error) => error.is_retryable(),
             _ => false,
         }
     }
@@ -719,7 +653,7 @@ impl RecvError {
             Self::Empty | Self::TooManyBorrowed { .. } => io::ErrorKind::WouldBlock,
             Self::TimedOut => io::ErrorKind::TimedOut,
             Self::Disconnected | Self::Evicted => io::ErrorKind::BrokenPipe,
-            Self::Map(error) | Self::NoHelper(error) | Self::List(error) => error.io_kind(),
+            Self::NoHelper(error) | Self::Os(error) => error.io_kind(),
             Self::NotConnected { errno } => io::Error::from_raw_os_error(*errno).kind(),
             Self::MessageLost { .. } => io::ErrorKind::NotFound,
             Self::Attach(error) => error.io_kind(),
@@ -746,7 +680,7 @@ impl Explain for RecvError {
                 "no message arrives because this receiver holds as many buffers (at most {max}) or \
                  bytes (max_bytes_per_receiver) as it may"
             ),
-            Self::Map(_) => write!(f, "the message cannot be mapped now, and stays queued"),
+            Self::Os(error) => write!(f, "{error}"),
             Self::NotConnected { errno } => write!(
                 f,
                 "the publisher cannot connect this receiver: {}",
@@ -772,7 +706,6 @@ impl Explain for RecvError {
             ),
             Self::Open(_) => write!(f, "the channel cannot be opened"),
             Self::Interrupted => write!(f, "the wait was interrupted"),
-            Self::List(_) => write!(f, "the channels cannot be listed"),
             Self::NoReceivers => write!(f, "no receiver was given to wait for"),
             Self::NoHelper(_) => write!(f, "cannot start the thread that waits"),
         }

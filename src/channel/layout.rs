@@ -165,13 +165,12 @@ impl What {
         self.refused_version.store(VERSION, Ordering::Relaxed);
     }
 
-    /// Returns the version of a receiver that could not open this object, and the object's own.
-    pub(super) fn refused_version(&self) -> Option<(u32, u32)> {
-        let refused = self.refused_version.load(Ordering::Relaxed);
-        if refused == 0 {
-            return None;
+    /// Returns the version of a receiver that could not open this object.
+    pub(super) fn refused_version(&self) -> Option<u32> {
+        match self.refused_version.load(Ordering::Relaxed) {
+            0 => None,
+            refused => Some(refused),
         }
-        Some((refused, self.version.load(Ordering::Relaxed)))
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -334,7 +333,7 @@ impl RendezvousHeader {
         self.what.0.finish();
     }
 
-    pub(super) fn refused_version(&self) -> Option<(u32, u32)> {
+    pub(super) fn refused_version(&self) -> Option<u32> {
         self.what.0.refused_version()
     }
 
@@ -416,26 +415,16 @@ impl RendezvousHeader {
 pub(super) fn not_a_channel(error: ObjectError) -> ChannelError {
     match error {
         ObjectError::Unusable { object, reason } => ChannelError::NotAChannel { object, reason },
-        ObjectError::WrongUid {
-            object,
-            found,
-            expected,
-        } => ChannelError::WrongUid {
-            object,
-            found,
-            expected,
-        },
+        ObjectError::WrongUid(error) => ChannelError::WrongUid(error),
         ObjectError::Os(error) => ChannelError::Os(error),
     }
 }
 
 pub(super) fn name(names: &Namespace, channel: &str) -> Result<Name, ChannelError> {
-    let bytes = escaped(channel).len();
     let max = max_channel_bytes(names.prefix());
-    if !is_channel(channel) || bytes > max {
+    if !is_channel(channel) || escaped(channel).len() > max {
         return Err(ChannelError::Name {
             name: channel.to_owned(),
-            bytes,
             max,
         });
     }

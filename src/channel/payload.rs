@@ -117,7 +117,7 @@ pub(super) fn event<T: Payload + ?Sized>(
     event: ChannelEvent,
 ) -> Result<ChannelEvent<T::Message>, RecvError> {
     Ok(match event {
-        ChannelEvent::Connected { provider } => ChannelEvent::Connected { provider },
+        ChannelEvent::Connected(provider) => ChannelEvent::Connected(provider),
         ChannelEvent::Message(message) => ChannelEvent::Message(T::received(Ok(message))?),
         ChannelEvent::Disconnected => ChannelEvent::Disconnected,
     })

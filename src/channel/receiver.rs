@@ -16,7 +16,7 @@ use super::payload::{self, builder_traits, Of, Payload};
 use super::receiving_end::{receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
 use super::return_queue::{memory_doorbell, BorrowedBuffer, MappedSegments, ReturnQueue};
 use super::ring::{self, OnFull, Ticket, Words};
-use crate::error::OsError;
+use crate::error::{OsError, WrongUid};
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{admits_others, effective_uid};
@@ -241,6 +241,50 @@ impl<T: Payload + ?Sized> ReceiverBuilder<T> {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # A loop that receives
+///
+/// [`RecvError`] says what to do: go on after a lost message, try again when something is short,
+/// and otherwise stop.
+///
+/// ```
+/// use shm_pool::channel::{Receiver, RecvError};
+/// use std::{thread, time::Duration};
+///
+/// fn run(receiver: &mut Receiver) -> Result<(), RecvError> {
+///     loop {
+///         match receiver.recv() {
+///             Ok(message) => println!("{} bytes", message.len()),
+///
+///             // Go on: this message is lost, because someone has removed or overwritten its memory.
+///             Err(error) if error.is_message_lost() => eprintln!("{error}"),
+///
+///             // Try again: descriptors or memory are short, or the program holds too many messages.
+///             Err(error) if error.is_retryable() => {
+///                 eprintln!("{error}");
+///                 thread::sleep(Duration::from_millis(10));
+///             }
+///
+///             // Stop: the sender has ended, and everything it sent has been received; or another
+///             // thread has called `interrupt`.
+///             Err(RecvError::Disconnected | RecvError::Interrupted) => return Ok(()),
+///
+///             // Stop: this process was forked, or with `OnEnd::Wait` a successor cannot be opened.
+///             Err(error) => return Err(error),
+///         }
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let name = format!("doc-receiver-loop-{}", std::process::id());
+/// # let provider = shm_pool::Provider::builder().build()?;
+/// # let mut sender = shm_pool::channel::Sender::create(&provider, &name)?;
+/// # let mut receiver = Receiver::open(&name)?;
+/// # sender.send_copy(b"a sample")?;
+/// # drop(sender);
+/// # run(&mut receiver)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Receiver<T: ?Sized = [u8]> {
     pub(super) end: ReceivingEnd,
     of: Of<T>,
@@ -362,13 +406,11 @@ impl Options {
         let is_own = access.uid() == effective_uid();
         if !is_own && !admits_others(access.mode()) {
             // The publisher could not open the connection that this process creates.
-            let found = access.uid();
-            let expected = effective_uid();
-            return Err(ChannelError::WrongUid {
+            return Err(ChannelError::WrongUid(WrongUid {
                 object: object(),
-                found,
-                expected,
-            });
+                found: access.uid(),
+                expected: effective_uid(),
+            }));
         }
         let (mode, group) = if is_own {
             (0o600, None)
@@ -542,7 +584,7 @@ impl OpenChannel {
         segments
             .warm(|| is_sender_there(object))
             .map_err(|error| match error {
-                AttachError::Os(error) if may_work_later(&error) => RecvError::Map(error),
+                AttachError::Os(error) if may_work_later(&error) => RecvError::Os(error),
                 error => RecvError::of_message(error),
             })
     }
@@ -677,7 +719,7 @@ impl OpenChannel {
         let (words, ticket) =
             match ring::receive(object.shared().slots(), ticket, may_vanish, prepare) {
                 Some(Ok(received)) => received,
-                Some(Err(error)) => return Some(Err(RecvError::Map(error))),
+                Some(Err(error)) => return Some(Err(RecvError::Os(error))),
                 None => return self.why_none().map(Err),
             };
         if may_vanish {

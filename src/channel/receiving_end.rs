@@ -69,10 +69,9 @@ impl FromStr for OnEnd {
 #[non_exhaustive]
 pub enum ChannelEvent<M = Message> {
     /// The channel of this sender or publisher was opened.
-    Connected {
-        /// The provider of its messages. A restarted process has a new one.
-        provider: ProviderId,
-    },
+    ///
+    /// The id is that of the provider of its messages. A restarted process has a new one.
+    Connected(ProviderId),
     /// A message; of a typed end, a value.
     Message(M),
     /// The sender or publisher has closed or died, and everything that it sent has been received.
@@ -402,8 +401,7 @@ impl ReceivingEnd {
             return None;
         }
         self.has_connected = false;
-        let provider = self.provider()?;
-        Some(ChannelEvent::Connected { provider })
+        Some(ChannelEvent::Connected(self.provider()?))
     }
 
     /// Closes the channel of a sender that has ended.
@@ -804,7 +802,7 @@ macro_rules! receiving_end {
             ///   the next call tries again when the object has changed, or after a second. If the
             ///   reason is in the channel's options or type, the next call waits for the next channel
             ///   of that name.
-            /// * [`RecvError::Map`]: try again for the same message.
+            /// * [`RecvError::Os`]: try again for the same message.
             /// * [`RecvError::NotConnected`]: if descriptors or memory were short, the publisher
             ///   retries within a second; messages are lost until then.
             /// * [`RecvError::TooManyBorrowed`]: drop some messages. Until then, new ones are skipped or
@@ -820,7 +818,7 @@ macro_rules! receiving_end {
             /// [`RecvError::Disconnected`]: crate::channel::RecvError::Disconnected
             /// [`RecvError::Evicted`]: crate::channel::RecvError::Evicted
             /// [`RecvError::Open`]: crate::channel::RecvError::Open
-            /// [`RecvError::Map`]: crate::channel::RecvError::Map
+            /// [`RecvError::Os`]: crate::channel::RecvError::Os
             /// [`RecvError::NotConnected`]: crate::channel::RecvError::NotConnected
             /// [`RecvError::TooManyBorrowed`]: crate::channel::RecvError::TooManyBorrowed
             /// [`RecvError::MessageLost`]: crate::channel::RecvError::MessageLost
@@ -1026,33 +1024,11 @@ macro_rules! receiving_end {
                 }
             }
 
-            #[doc = concat!(
-                "Returns what happens when [`capacity`](Self::capacity) messages are waiting; \
-                 `None` while there is no ", $other, "."
-            )]
-            pub fn on_full(&self) -> Option<crate::channel::OnFull> {
-                match &self.end.open {
-                    Some(open) => Some(open.on_full()),
-                    None => None,
-                }
-            }
-
             #[doc = concat!("Returns the type of the messages, if the ", $other, " has declared one.")]
             pub fn message_type(&self) -> Option<&crate::channel::MessageType> {
                 match &self.end.open {
                     Some(open) => open.message_type(),
                     None => None,
-                }
-            }
-
-            #[doc = concat!(
-                "Returns how many messages of the present ", $other, " were missed, by reason. A \
-                 [`Sender`](crate::channel::Sender)'s are not."
-            )]
-            pub fn missed(&self) -> crate::channel::Missed {
-                match &self.end.open {
-                    Some(open) => open.missed(),
-                    None => crate::channel::Missed::default(),
                 }
             }
 
@@ -1142,7 +1118,7 @@ macro_rules! receiving_end {
             ///
             /// # Errors
             ///
-            /// [`RecvError::Map`](crate::channel::RecvError::Map) if descriptors or memory run
+            /// [`RecvError::Os`](crate::channel::RecvError::Os) if descriptors or memory run
             /// out; [`RecvError::Attach`](crate::channel::RecvError::Attach) if a segment is not
             /// the provider's; [`RecvError::Forked`](crate::channel::RecvError::Forked) in a forked
             /// child.
@@ -1245,7 +1221,7 @@ mod tests {
     fn following_does_not_wait_for_a_teardown() {
         fn receives(receiver: &mut Receiver) {
             let event = receiver.try_recv_event().unwrap();
-            assert!(matches!(event, ChannelEvent::Connected { .. }));
+            assert!(matches!(event, ChannelEvent::Connected(_)));
             let event = receiver.try_recv_event().unwrap();
             assert!(matches!(event, ChannelEvent::Disconnected));
         }
@@ -1281,7 +1257,7 @@ mod tests {
         let first = Sender::create(&provider, "camera").unwrap();
         let mut receiver = follower(&namespace);
         let event = receiver.recv_event().unwrap();
-        assert!(matches!(event, ChannelEvent::Connected { .. }));
+        assert!(matches!(event, ChannelEvent::Connected(_)));
         drop(first);
 
         let second = Sender::create(&provider, "camera").unwrap();
@@ -1296,7 +1272,7 @@ mod tests {
         assert!(matches!(nothing, Err(RecvError::TimedOut)), "{nothing:?}");
         let third = Sender::create(&provider, "camera").unwrap();
         let event = receiver.recv_event().unwrap();
-        assert!(matches!(event, ChannelEvent::Connected { .. }), "{event:?}");
+        assert!(matches!(event, ChannelEvent::Connected(_)), "{event:?}");
         drop(third);
     }
 
@@ -1311,6 +1287,6 @@ mod tests {
             WakeReason::TimedOut
         });
         let event = event.unwrap();
-        assert!(matches!(event, ChannelEvent::Connected { .. }), "{event:?}");
+        assert!(matches!(event, ChannelEvent::Connected(_)), "{event:?}");
     }
 }

@@ -4,6 +4,7 @@
 
 use super::error::ChannelError;
 use super::layout::Kind;
+use super::message::Missed;
 use super::payload::{self, builder_traits, Of, Payload};
 use super::receiver::Options;
 use super::receiving_end::{receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
@@ -127,6 +128,55 @@ impl<T: Payload + ?Sized> SubscriberBuilder<T> {
 /// # }
 /// ```
 ///
+/// # A loop that receives
+///
+/// [`RecvError`](super::RecvError) says what to do: go on after a lost message, try again when
+/// something is short, and otherwise stop.
+///
+/// ```
+/// use shm_pool::channel::{RecvError, Subscriber};
+/// use std::{thread, time::Duration};
+///
+/// fn run(subscriber: &mut Subscriber) -> Result<(), RecvError> {
+///     loop {
+///         match subscriber.recv() {
+///             Ok(frame) => println!("{} bytes, {} missed before", frame.len(), frame.missed()),
+///
+///             // Go on: this message is lost, and the next one may be good.
+///             Err(error) if error.is_message_lost() => eprintln!("{error}"),
+///
+///             // Try again: descriptors or memory are short, or the program holds too many messages.
+///             Err(error) if error.is_retryable() => {
+///                 eprintln!("{error}");
+///                 thread::sleep(Duration::from_millis(10));
+///             }
+///
+///             // The publisher has disconnected this subscriber. The next call joins again.
+///             Err(RecvError::Evicted) => eprintln!("evicted: frames took too long"),
+///
+///             // Stop: another thread has called `interrupt`.
+///             Err(RecvError::Interrupted) => return Ok(()),
+///
+///             // Stop: the channel has other options or another type, or this process was forked.
+///             // With `OnEnd::Return` also: the publisher has ended.
+///             Err(error) => return Err(error),
+///         }
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let name = format!("doc-subscriber-loop-{}", std::process::id());
+/// # let provider = shm_pool::Provider::builder().build()?;
+/// # let mut publisher = shm_pool::channel::Publisher::create(&provider, &name)?;
+/// # let mut subscriber = Subscriber::open(&name)?;
+/// # publisher.send_copy(b"a sample")?;
+/// # subscriber.interrupter().interrupt();
+/// # run(&mut subscriber)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Events
+///
 /// [`recv_event`](Self::recv_event) also reports where one publisher ends and the next begins:
 ///
 /// ```
@@ -142,7 +192,7 @@ impl<T: Payload + ?Sized> SubscriberBuilder<T> {
 ///     let mut publisher = Publisher::builder().history(1).create(&provider, &name)?;
 ///     publisher.send_copy(b"a sample")?;
 ///
-///     assert!(matches!(subscriber.recv_event()?, ChannelEvent::Connected { .. }));
+///     assert!(matches!(subscriber.recv_event()?, ChannelEvent::Connected(_)));
 ///     # while publisher.serve_joins() {}
 ///     assert!(matches!(subscriber.recv_event()?, ChannelEvent::Message(_)));
 ///     drop(publisher);
@@ -159,6 +209,22 @@ pub struct Subscriber<T: ?Sized = [u8]> {
 }
 
 receiving_end!(Subscriber, SubscriberBuilder, "publisher", "Publisher");
+
+impl<T: Payload + ?Sized> Subscriber<T> {
+    /// Returns what happens when [`capacity`](Self::capacity) messages are waiting; `None` while
+    /// there is no publisher.
+    pub fn on_full(&self) -> Option<OnFull> {
+        self.end.open.as_ref().map(|open| open.on_full())
+    }
+
+    /// Returns how many messages of the present publisher were missed, by reason.
+    pub fn missed(&self) -> Missed {
+        match &self.end.open {
+            Some(open) => open.missed(),
+            None => Missed::default(),
+        }
+    }
+}
 
 impl Subscriber {
     /// Returns a builder with the default options.

@@ -88,7 +88,8 @@
 //! ```
 //!
 //! `u8` is no [`Schema`], because a channel of `[u8]` is one of plain bytes; `[u8; N]` is, and so is
-//! a struct with such a field.
+//! a struct with such a field. After a header, bytes are items like any other: an image is a
+//! `WithHeader<ImageHeader, [u8]>`.
 //!
 //! # Nothing is left of earlier messages
 //!
@@ -99,10 +100,9 @@
 //! publishes nothing. For a large value of which every byte is written, [`Value::try_new`] takes a
 //! buffer as it is.
 
-use self::sealed::{InPlace, Items};
+use self::sealed::{Buffer, InPlace, Item, Items};
 use super::error::{RecvError, SendError};
 use super::layout::MessageType;
-use super::message::INLINE_ALIGN;
 use super::payload::{Converted, Payload};
 use super::publisher::Publisher;
 use super::receiver::Message;
@@ -189,7 +189,7 @@ primitives!(bool char u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
 
 impl<T: Schema, const N: usize> Schema for [T; N] {
     const NAME: &'static str = T::NAME;
-    const VERSION: u64 = array_version(identity::<T>(), N);
+    const VERSION: u64 = array_version(T::IDENTITY, N);
 }
 
 impl<const N: usize> Schema for [u8; N] {
@@ -201,11 +201,17 @@ const fn array_version(element: u64, len: usize) -> u64 {
     element.wrapping_mul(31).wrapping_add(len as u64)
 }
 
-const fn identity<T: Schema>() -> u64 {
-    hash(T::NAME) ^ T::VERSION
+impl<E: Schema> Item for E {
+    const IDENTITY: u64 = hash(E::NAME) ^ E::VERSION;
 }
 
-/// The type of messages that consist of a header and any number of items: an `H` and an `[E]`.
+// Only here: after a header they are no untyped channel.
+impl Item for u8 {
+    const IDENTITY: u64 = hash("u8");
+}
+
+/// The type of messages that consist of a header and any number of items: an `H` and an `[E]`, where
+/// `E` is a [`Schema`] or `u8`.
 /// There is no value of it outside of a message: a [`Value`] dereferences to the header, and
 /// [`Value::items`] returns the items.
 pub struct WithHeader<H, S: ?Sized> {
@@ -378,17 +384,19 @@ impl<E: Schema> InPlace for [E] {
     }
 }
 
-impl<H: Schema, E: Schema> TypedPayload for WithHeader<H, [E]> {}
+impl<H: Schema, E: Item> TypedPayload for WithHeader<H, [E]> {}
 
-impl<H: Schema + FromZeros, E: Schema + FromZeros> SlicePayload for WithHeader<H, [E]> {}
+impl<H: Schema + FromZeros, E: Item + FromZeros> SlicePayload for WithHeader<H, [E]> {}
 
-impl<H: Schema + FromZeros, E: Schema + FromZeros> Items for WithHeader<H, [E]> {
+impl<H: Schema + FromZeros, E: Item + FromZeros> Items for WithHeader<H, [E]> {
     fn len_of(items: usize) -> usize {
-        <[E]>::len_of(items).saturating_add(Self::ITEMS)
+        items
+            .saturating_mul(size_of::<E>())
+            .saturating_add(Self::ITEMS)
     }
 }
 
-impl<H: Schema, E: Schema> InPlace for WithHeader<H, [E]> {
+impl<H: Schema, E: Item> InPlace for WithHeader<H, [E]> {
     type Target = H;
 
     const ALIGN: usize = Self::ALIGN;
@@ -397,7 +405,7 @@ impl<H: Schema, E: Schema> InPlace for WithHeader<H, [E]> {
     fn message_type() -> MessageType {
         let header =
             Layout::from_size_align(Self::ITEMS, Self::ALIGN).unwrap_or(Layout::new::<H>());
-        MessageType::new(H::NAME, H::VERSION ^ identity::<E>().rotate_left(1), header)
+        MessageType::new(H::NAME, H::VERSION ^ E::IDENTITY.rotate_left(1), header)
             .with_elements(size_of::<E>())
     }
 
@@ -430,7 +438,7 @@ impl<H: Schema, E: Schema> InPlace for WithHeader<H, [E]> {
 ///
 /// Length, alignment and content are those of an `[E]`.
 #[inline]
-unsafe fn items<E: Schema>(bytes: &[u8]) -> &[E] {
+unsafe fn items<E: Item>(bytes: &[u8]) -> &[E] {
     let len = bytes.len() / size_of::<E>();
     // SAFETY: passed on to the caller; the borrow is that of the bytes.
     unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), len) }
@@ -440,48 +448,44 @@ unsafe fn items<E: Schema>(bytes: &[u8]) -> &[E] {
 ///
 /// Length, alignment and content are those of an `[E]`.
 #[inline]
-unsafe fn items_mut<E: Schema>(bytes: &mut [u8]) -> &mut [E] {
+unsafe fn items_mut<E: Item>(bytes: &mut [u8]) -> &mut [E] {
     let len = bytes.len() / size_of::<E>();
     // SAFETY: passed on to the caller; the borrow is that of the bytes. Whatever is written is an
     // `E`, and all of its bytes are initialised (`IntoBytes`).
     unsafe { slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), len) }
 }
 
-/// What a value can lie in: [`ShmBytesMut`], [`ShmBytes`], [`Message`] and [`ShmView`].
-pub trait Buffer: Deref<Target = [u8]> + sealed::Sealed {
-    /// Returns the alignment that a move of the buffer keeps.
-    #[doc(hidden)]
-    fn alignment(&self) -> usize {
-        // The bytes do not move.
-        usize::MAX
-    }
-}
+/// Not nameable outside of the crate.
+mod sealed {
+    use super::{Message, ShmBytes, ShmBytesMut, ShmView};
+    use crate::channel::layout::MessageType;
+    use crate::channel::message::INLINE_ALIGN;
+    use std::ops::Deref;
+    use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
-impl Buffer for ShmBytesMut {}
-impl Buffer for ShmBytes {}
-impl Buffer for ShmView {}
-
-impl Buffer for Message {
-    #[inline]
-    fn alignment(&self) -> usize {
-        if self.is_inline() {
-            INLINE_ALIGN
-        } else {
+    /// What a value can lie in.
+    pub trait Buffer: Deref<Target = [u8]> {
+        /// Returns the alignment that a move of the buffer keeps.
+        fn alignment(&self) -> usize {
+            // The bytes do not move.
             usize::MAX
         }
     }
-}
 
-/// Not nameable outside of the crate.
-mod sealed {
-    use crate::channel::layout::MessageType;
+    impl Buffer for ShmBytesMut {}
+    impl Buffer for ShmBytes {}
+    impl Buffer for ShmView {}
 
-    pub trait Sealed {}
-
-    impl Sealed for super::ShmBytesMut {}
-    impl Sealed for super::ShmBytes {}
-    impl Sealed for super::ShmView {}
-    impl Sealed for super::Message {}
+    impl Buffer for Message {
+        #[inline]
+        fn alignment(&self) -> usize {
+            if self.is_inline() {
+                INLINE_ALIGN
+            } else {
+                usize::MAX
+            }
+        }
+    }
 
     /// How a payload lies in its bytes.
     pub trait InPlace {
@@ -510,6 +514,12 @@ mod sealed {
         unsafe fn target_mut(bytes: &mut [u8]) -> &mut Self::Target;
     }
 
+    /// What follows a header: a `Schema`, or `u8`.
+    pub trait Item: TryFromBytes + IntoBytes + KnownLayout + Immutable + 'static {
+        /// Differs for types that differ.
+        const IDENTITY: u64;
+    }
+
     pub trait Items {
         /// Returns the length of a message of this many items, saturated.
         fn len_of(items: usize) -> usize;
@@ -519,6 +529,8 @@ mod sealed {
 /// A buffer or a message whose bytes are a `T`. Dereferences to it, or to the header of a
 /// [`WithHeader`]. What it has of its own are associated functions, for example
 /// `Value::missed(&scan)`, so that they hide no method of `T`.
+///
+/// `B` is what the bytes lie in: [`ShmBytesMut`], [`ShmBytes`], [`Message`] or [`ShmView`].
 pub struct Value<B, T: ?Sized> {
     /// [Made of](InPlace::is_made_of) a `T`, at the same place or one of the same alignment. Their
     /// length does not change, and the holder writes them only as a `T`.
@@ -605,7 +617,7 @@ impl<T: ?Sized> Value<Message, T> {
     }
 }
 
-impl<B: Buffer, H: Schema, E: Schema> Value<B, WithHeader<H, [E]>> {
+impl<B: Buffer, H: Schema, E: Item> Value<B, WithHeader<H, [E]>> {
     /// Returns the items that follow the header.
     #[inline]
     pub fn items(this: &Self) -> &[E] {
@@ -615,7 +627,7 @@ impl<B: Buffer, H: Schema, E: Schema> Value<B, WithHeader<H, [E]>> {
     }
 }
 
-impl<H: Schema, E: Schema> Value<ShmBytesMut, WithHeader<H, [E]>> {
+impl<H: Schema, E: Item> Value<ShmBytesMut, WithHeader<H, [E]>> {
     /// Returns the items that follow the header.
     #[inline]
     pub fn items_mut(this: &mut Self) -> &mut [E] {

@@ -713,7 +713,7 @@ impl Watcher {
     ///
     /// # Errors
     ///
-    /// [`RecvError::List`], as from [`Namespace::channels`]; [`RecvError::Interrupted`];
+    /// [`RecvError::Os`], as from [`Namespace::channels`]; [`RecvError::Interrupted`];
     /// [`RecvError::Forked`].
     pub fn recv(&mut self) -> Result<ChannelChange, RecvError> {
         self.receive(None)
@@ -841,7 +841,7 @@ impl Watcher {
 
     /// Adds all changes since the last scan.
     fn scan(&mut self) -> Result<(), RecvError> {
-        let found = scan(&self.names).map_err(RecvError::List)?;
+        let found = scan(&self.names).map_err(RecvError::Os)?;
         // Those that ended come first: a name has one channel at a time.
         for channel in self.known.values() {
             if found.get(&channel.name) != Some(channel) {

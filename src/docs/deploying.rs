@@ -237,7 +237,7 @@
 //! #     publisher
 //! # });
 //! let event = subscriber.recv_event()?;
-//! assert!(matches!(event, ChannelEvent::Connected { .. }));
+//! assert!(matches!(event, ChannelEvent::Connected(_)));
 //! subscriber.warm()?;
 //! restrict(); // chroot, setuid, Landlock
 //! # let mut publisher = wait.join().unwrap();

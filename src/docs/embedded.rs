@@ -116,7 +116,7 @@
 //!     let mut latencies = Vec::with_capacity((WARM_UP + SAMPLES) as usize);
 //!     while let Ok(event) = subscriber.recv_event() {
 //!         match event {
-//!             ChannelEvent::Connected { .. } => {
+//!             ChannelEvent::Connected(_) => {
 //!                 subscriber.warm().unwrap(); // maps and faults in the reserved memory
 //!             }
 //!             ChannelEvent::Message(sample) => {

@@ -41,13 +41,13 @@
 //! struct Segments(AtomicU64);
 //!
 //! impl SegmentSource for Segments {
-//!     fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
+//!     fn create(&self, _len: usize) -> Result<SegmentFile, OsError> {
 //!         let id = self.0.fetch_add(1, Ordering::Relaxed);
 //!         let path = path(process::id(), id);
 //!         let file = File::options().read(true).write(true).create_new(true).open(&path);
 //!         match file {
 //!             Ok(file) => Ok(SegmentFile { id, file, path: path.into() }),
-//!             Err(error) => Err(OsError::new("open", &path, error).with_bytes(len)),
+//!             Err(error) => Err(OsError::new("open", &path, error)),
 //!         }
 //!     }
 //!

@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::report::{
-    ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport,
-    SegmentReport, State,
+    ChannelReport, ClassReport, DamagedReceiver, ObjectState, PeerReport, ProviderReport,
+    ReceiverReport, SegmentReport,
 };
 use super::sources::{Facts, Object, Objects, OfProvider, Stat};
 use crate::channel::outside::{self, Borrowed, Outside, Role};
@@ -99,13 +99,13 @@ impl Look {
         }
         // A living owner removes its control object last.
         let (mut is_dead, mut state, mut owner, mut max_shared) =
-            (matches!(control, Ok(None)), State::Dead, None, 0);
+            (matches!(control, Ok(None)), ObjectState::Dead, None, 0);
         let mut own = Swept::default();
         let mut leases = Leases::default();
         let mut peers = Vec::new();
         match &control {
             Ok(None) => {}
-            Err(reason) => state = State::Unusable(reason.clone()),
+            Err(reason) => state = ObjectState::Unusable(reason.clone()),
             Ok(Some(object)) => {
                 own = swept([object.stat.bytes_held]);
                 let were_alive: Vec<_> = (0..PEERS)
@@ -117,19 +117,23 @@ impl Look {
                 is_dead = !is_locked && object.is_ours(MAGIC);
                 match view {
                     Ok(Some((view, records))) => {
-                        state = if is_locked { State::Alive } else { State::Dead };
+                        state = if is_locked {
+                            ObjectState::Alive
+                        } else {
+                            ObjectState::Dead
+                        };
                         max_shared = records;
                         leases = Leases::of(&view, id, self.leases.of_one());
                         peers = self.peers(object, &view, id, &leases, &were_alive);
                     }
                     Ok(None) => {
                         state = if is_locked {
-                            State::Starting
+                            ObjectState::Starting
                         } else {
-                            State::Dead
+                            ObjectState::Dead
                         }
                     }
-                    Err(reason) => state = State::Unusable(reason),
+                    Err(reason) => state = ObjectState::Unusable(reason),
                 }
             }
         }
@@ -174,7 +178,6 @@ impl Look {
             bytes_borrowed: borrowed.bytes,
             borrowed: borrowed.into_classes(),
             peers,
-            is_orphan: orphans.objects > 0,
             orphans,
         })
     }
@@ -257,7 +260,7 @@ impl Look {
             prefix: prefix.to_owned(),
             name: name.to_owned(),
             provider: None,
-            state: State::Dead,
+            state: ObjectState::Dead,
             sender: None,
             is_publisher: true,
             message_type: None,
@@ -274,21 +277,21 @@ impl Look {
                 true
             }
             Err(reason) => {
-                report.state = State::Unusable(reason);
+                report.state = ObjectState::Unusable(reason);
                 true
             }
         };
         for id in connections {
             let visit = self.visit(prefix, Named::connection(name, *id));
             is_there |= !matches!(visit, Ok(None));
-            let damaged = |problem, is_orphan| DamagedReceiver {
+            let damaged = |reason, is_orphan| DamagedReceiver {
                 id: ReceiverId::from(*id),
-                problem,
+                reason,
                 is_orphan,
             };
             match visit {
                 Ok(None) => {}
-                Err(problem) => report.damaged.push(damaged(problem, false)),
+                Err(reason) => report.damaged.push(damaged(reason, false)),
                 Ok(Some(visit)) => {
                     report.orphans = report.orphans + visit.orphans();
                     match &visit.content {
@@ -336,7 +339,7 @@ impl Look {
         let is_locked = visit.facts.is_owned;
         report.sender = self.holder(&visit.object, OWNER_BYTE, is_locked);
         report.state = match &visit.content {
-            Ok(_) if is_locked && !visit.is_finished => State::Starting,
+            Ok(_) if is_locked && !visit.is_finished => ObjectState::Starting,
             Ok(seen) => {
                 report.provider = Some(seen.provider);
                 report.is_publisher = seen.role == Role::Rendezvous;
@@ -346,14 +349,14 @@ impl Look {
                     report.receivers.push(receiver);
                 }
                 if is_locked {
-                    State::Alive
+                    ObjectState::Alive
                 } else {
-                    State::Dead
+                    ObjectState::Dead
                 }
             }
-            Err(_) if is_locked && !visit.is_finished => State::Starting,
-            Err(_) if visit.facts.magic == 0 => State::Dead,
-            Err(error) => State::Unusable(Chain(error).to_string()),
+            Err(_) if is_locked && !visit.is_finished => ObjectState::Starting,
+            Err(_) if visit.facts.magic == 0 => ObjectState::Dead,
+            Err(error) => ObjectState::Unusable(Chain(error).to_string()),
         };
         report.is_orphan = visit.is_orphan();
         report.orphans = visit.orphans();

@@ -50,8 +50,8 @@ mod sources;
 
 pub use crate::os::process::Process;
 pub use report::{
-    ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport,
-    RemovedName, Report, SegmentReport, State,
+    ChannelReport, ClassReport, DamagedReceiver, ObjectState, PeerReport, ProviderReport,
+    ReceiverReport, RemovedName, Report, SegmentReport,
 };
 
 use crate::error::OsError;

@@ -51,7 +51,7 @@ pub struct RemovedName {
     serde(rename_all = "snake_case")
 )]
 #[non_exhaustive]
-pub enum State {
+pub enum ObjectState {
     /// Alive: the kernel reports its lock as held.
     Alive,
     /// Alive, and still making the object.
@@ -72,7 +72,7 @@ pub struct ProviderReport {
     /// Its id.
     pub id: ProviderId,
     /// Whether its process is alive.
-    pub state: State,
+    pub state: ObjectState,
     /// Its process, if visible.
     pub owner: Option<Process>,
     /// Memory of its segments, in bytes.
@@ -94,9 +94,8 @@ pub struct ProviderReport {
     pub borrowed: Vec<ClassReport>,
     /// The connected peers, and those that died with leases, by slot.
     pub peers: Vec<PeerReport>,
-    /// Whether a sweep would remove it now.
-    pub is_orphan: bool,
-    /// What a sweep would remove: segments and the control object.
+    /// What a sweep would remove now, segments and the control object; nothing while it is alive or
+    /// read.
     pub orphans: Swept,
 }
 
@@ -168,7 +167,7 @@ pub struct ChannelReport {
     /// The provider whose buffers it carries.
     pub provider: Option<ProviderId>,
     /// Whether its sender's process is alive.
-    pub state: State,
+    pub state: ObjectState,
     /// The sender's process, if visible.
     pub sender: Option<Process>,
     /// Whether it can have several receivers.
@@ -232,7 +231,7 @@ pub struct DamagedReceiver {
     /// The id in its name.
     pub id: ReceiverId,
     /// What is wrong with it.
-    pub problem: String,
+    pub reason: String,
     /// Whether a sweep would remove it now.
     pub is_orphan: bool,
 }

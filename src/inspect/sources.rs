@@ -132,7 +132,7 @@ impl Objects {
     pub(super) fn open(&self, prefix: &str, named: Named<'_>) -> Result<Option<Object>, String> {
         match Object::open(self.name(prefix, named)) {
             Ok(object) => Ok(Some(object)),
-            Err(ObjectError::WrongUid { .. }) => Ok(None),
+            Err(ObjectError::WrongUid(_)) => Ok(None),
             Err(error) if error.is_missing() => Ok(None),
             Err(ObjectError::Unusable { reason, .. }) => Err(reason.to_owned()),
             Err(ObjectError::Os(error)) => Err(Chain(&error).to_string()),

@@ -1,6 +1,6 @@
 //! Object names: which are valid, which process unlinks them, and errors with advice.
 
-use crate::error::{BuildError, OsError};
+use crate::error::{BuildError, OsError, MAX_PREFIX};
 use crate::os::advice::advice;
 use crate::os::fork::ForkGuard;
 use crate::os::posix::{check, effective_uid, retry};
@@ -20,9 +20,6 @@ use std::sync::Arc;
 pub(crate) const DIRECTORY: &str = "/dev/shm";
 
 pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
-
-/// The most bytes of a prefix: 166 of the 255 bytes of a file name remain for a channel's name.
-pub(crate) const MAX_PREFIX: usize = 60;
 
 /// Returns `true` if users may choose this as a prefix: parts of `A-Z a-z 0-9 _ -`, with a dot
 /// between each two.
@@ -82,10 +79,7 @@ impl Namespace {
     /// [`BuildError::Prefix`].
     pub fn new(prefix: &str) -> Result<Self, BuildError> {
         if !is_prefix(prefix) {
-            return Err(BuildError::Prefix {
-                prefix: prefix.to_owned(),
-                max: MAX_PREFIX,
-            });
+            return Err(BuildError::Prefix(prefix.to_owned()));
         }
         Ok(Self::in_shm(prefix))
     }

@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::OsError;
+use crate::error::{OsError, WrongUid};
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{inode, Link, Name};
@@ -207,11 +207,11 @@ pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize,
         .map_err(|error| name.error("fstat", 0, error))?;
     let len = check_metadata(&metadata, name, uid)?;
     if !is_identity(uid, file) {
-        return Err(ObjectError::WrongUid {
+        return Err(ObjectError::WrongUid(WrongUid {
             object: name.path(),
             found: uid,
             expected: uid,
-        });
+        }));
     }
     Ok(len)
 }
@@ -223,11 +223,11 @@ pub(crate) fn check_metadata(
     uid: u32,
 ) -> Result<usize, ObjectError> {
     if metadata.uid() != uid {
-        return Err(ObjectError::WrongUid {
+        return Err(ObjectError::WrongUid(WrongUid {
             object: name.path(),
             found: metadata.uid(),
             expected: uid,
-        });
+        }));
     }
     if !metadata.is_file() {
         return Err(ObjectError::Unusable {
@@ -244,11 +244,7 @@ pub(crate) enum ObjectError {
         object: PathBuf,
         reason: &'static str,
     },
-    WrongUid {
-        object: PathBuf,
-        found: u32,
-        expected: u32,
-    },
+    WrongUid(WrongUid),
     Os(OsError),
 }
 

@@ -200,10 +200,7 @@ impl OwnerControl {
 
     fn slot_of(&self, peer: PeerId) -> Result<(usize, &GrantGate, &Epoch), ShareError> {
         if peer.provider != self.id {
-            return Err(ShareError::OtherProvider {
-                peer,
-                provider: self.id,
-            });
+            return Err(ShareError::OtherProvider(peer));
         }
         let slot = usize::from(peer.slot);
         let Some(gate) = self.gates.get(slot) else {

@@ -8,13 +8,13 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::{explained, Advice, BuildError, Explain, OsError};
+use crate::error::{explained, Advice, BuildError, Explain, OsError, OutOfRange};
 use crate::os::mapping::can_prefer_node;
 use crate::os::posix::{has_heap, huge_page_size, page_size, round_to_pages, PAGE};
 use crate::os::segment::Memory;
 use crate::owner::free_list::NoMemory;
 use crate::protocol::descriptor::MAX_LEN;
-use crate::protocol::ids::{PeerId, ProviderId};
+use crate::protocol::ids::PeerId;
 use crate::protocol::record::MAX_GRANTS;
 use std::fmt;
 use std::io;
@@ -269,15 +269,7 @@ pub(crate) fn range(
     min: usize,
     max: usize,
 ) -> Result<(), BuildError> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(BuildError::OutOfRange {
-        option,
-        value,
-        min,
-        max,
-    })
+    OutOfRange::check(option, value, min, max).map_err(BuildError::OutOfRange)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -396,7 +388,7 @@ impl Limits {
     #[inline]
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         if align > PAGE {
-            return Err(AllocError::UnsupportedAlignment { align });
+            return Err(AllocError::UnsupportedAlignment(align));
         }
         if len > self.max_alloc {
             return Err(AllocError::TooLarge {
@@ -471,10 +463,7 @@ pub enum AllocError {
         max: usize,
     },
     /// The alignment exceeds [`Provider::MAX_ALIGN`](crate::Provider::MAX_ALIGN).
-    UnsupportedAlignment {
-        /// Requested alignment in bytes.
-        align: usize,
-    },
+    UnsupportedAlignment(usize),
     /// The cap is reached, and the memory that is neither in use nor leased is too small or
     /// scattered.
     Exhausted {
@@ -564,7 +553,7 @@ impl Explain for AllocError {
                 f,
                 "{len} bytes are more than this provider's largest allocation of {max} bytes"
             ),
-            Self::UnsupportedAlignment { align } => write!(
+            Self::UnsupportedAlignment(align) => write!(
                 f,
                 "an alignment of {align} bytes is not supported: the largest is {PAGE} bytes"
             ),
@@ -660,12 +649,7 @@ pub enum ShareError {
     /// The peer has disconnected or died since it sent its id.
     PeerDisconnected(PeerId),
     /// The peer id belongs to another provider's control object.
-    OtherProvider {
-        /// The peer.
-        peer: PeerId,
-        /// The provider that was called.
-        provider: ProviderId,
-    },
+    OtherProvider(PeerId),
     /// The peer has not claimed 7 earlier grants of this same buffer, the maximum.
     TooManyGrants(PeerId),
     /// The peer holds so many bytes that this grant would exceed
@@ -690,11 +674,6 @@ pub enum ShareError {
 }
 
 impl ShareError {
-    /// Returns `true` if the peer has disconnected or died.
-    pub fn is_disconnected(&self) -> bool {
-        matches!(self, Self::PeerDisconnected(_))
-    }
-
     /// Returns `true` if the same call may succeed later: when shared buffers or views are dropped,
     /// or grants are taken up.
     pub fn is_retryable(&self) -> bool {
@@ -727,8 +706,8 @@ impl Explain for ShareError {
                 write!(f, "{max} buffers are shared or reserved, the maximum")
             }
             Self::PeerDisconnected(peer) => write!(f, "peer {peer} has disconnected or died"),
-            Self::OtherProvider { peer, provider } => {
-                write!(f, "peer {peer} is not connected to provider {provider}")
+            Self::OtherProvider(peer) => {
+                write!(f, "peer {peer} is not connected to the buffer's provider")
             }
             Self::TooManyGrants(peer) => {
                 write!(

@@ -773,14 +773,11 @@ impl ProviderBuilder {
     }
 
     fn check_user(&self) -> Result<(), BuildError> {
-        let user = effective_uid();
-        if self.names.uid() == user {
+        let uid = self.names.uid();
+        if uid == effective_uid() {
             return Ok(());
         }
-        Err(BuildError::OtherUser {
-            uid: self.names.uid(),
-            user,
-        })
+        Err(BuildError::OtherUser(uid))
     }
 
     fn check_directory(&self) -> Result<(), BuildError> {

@@ -173,7 +173,7 @@ impl Client {
                     "says {} bytes, but the message has {} bytes",
                     descriptor.len, place.len
                 );
-                return Err(AttachError::Forged { reason });
+                return Err(AttachError::Forged(reason));
             }
             if let Some(cached) = entry.segment(place.index, place.segment) {
                 return ShmView::new(cached.clone(), lease, descriptor, place);

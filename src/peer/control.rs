@@ -49,10 +49,7 @@ impl PeerControl {
         let name = control_name(names, provider);
         let object = name.path();
         let gone = |error: ObjectError| match error {
-            missing if missing.is_missing() => AttachError::NoProvider {
-                provider,
-                object: object.clone(),
-            },
+            missing if missing.is_missing() => AttachError::NoProvider(object.clone()),
             other => other.into(),
         };
         let foreign = Foreign::open(name, Access::ReadWrite, uid).map_err(gone)?;
@@ -215,13 +212,7 @@ impl PeerControl {
     }
 
     fn charge_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
-        let provider = self.id.provider;
-        let over = |held| AttachError::OverQuota {
-            provider,
-            len,
-            held,
-            max,
-        };
+        let over = |held| AttachError::OverQuota { len, held, max };
         self.held().charge(self.id.epoch, len, max).map_err(over)
     }
 
@@ -410,7 +401,7 @@ mod lease {
                     descriptor.provider,
                     control.records()
                 );
-                return Err(AttachError::Forged { reason });
+                return Err(AttachError::Forged(reason));
             };
             control.check_slot()?;
             let slot = control.slot();
@@ -422,10 +413,7 @@ mod lease {
                     (Origin::Lease, record.attach(slot, generation))
                 }
                 Some(granted) if usize::from(granted) != slot => {
-                    return Err(AttachError::OtherPeer {
-                        slot: granted,
-                        own: slot as u8,
-                    });
+                    return Err(AttachError::OtherPeer);
                 }
                 // The owner has charged it.
                 Some(_) => (Origin::TakenUp, record.accept(slot, generation)),

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
 
-use crate::error::{explained, write_unmapped_owner, Advice, Explain, OsError};
+use crate::error::{explained, Advice, Explain, OsError, WrongUid};
 use crate::os::segment::ObjectError;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::record::{MAX_LEASES, PEERS};
@@ -19,10 +19,9 @@ pub enum AttachError {
     Stale,
     /// The descriptor names a buffer that the provider cannot have, or another length than the
     /// message's: it was not made by the provider.
-    Forged {
-        /// What is wrong with it, in numbers.
-        reason: String,
-    },
+    ///
+    /// The text says what is wrong with it, in numbers.
+    Forged(String),
     /// The control object holds an invalid value: another process wrote garbage into it.
     Damaged {
         /// The provider.
@@ -30,13 +29,8 @@ pub enum AttachError {
         /// What is wrong.
         reason: &'static str,
     },
-    /// The descriptor was granted to another peer.
-    OtherPeer {
-        /// The slot that it was granted to.
-        slot: u8,
-        /// This client's slot.
-        own: u8,
-    },
+    /// The descriptor was [granted to](crate::Descriptor::granted_to) another peer than this client.
+    OtherPeer,
     /// The grant was already taken up or revoked. If the transport may deliver descriptors twice,
     /// try once more: an older duplicate can hold this grant for an instant.
     NotGranted,
@@ -46,8 +40,6 @@ pub enum AttachError {
     /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer). Grants
     /// can still be taken up.
     OverQuota {
-        /// The provider.
-        provider: ProviderId,
         /// The message's length in bytes.
         len: u64,
         /// The bytes that this client reads or was granted.
@@ -56,12 +48,9 @@ pub enum AttachError {
         max: u64,
     },
     /// No such provider exists: it never existed, has closed, or has another name prefix.
-    NoProvider {
-        /// The provider.
-        provider: ProviderId,
-        /// The control object's path.
-        object: PathBuf,
-    },
+    ///
+    /// The path is that of its control object, whose name contains its id.
+    NoProvider(PathBuf),
     /// The provider refuses this client: [`Provider::disconnect`](crate::Provider::disconnect).
     Disconnected(ProviderId),
     /// The provider has closed, or has died and was swept. The message no longer exists.
@@ -75,16 +64,8 @@ pub enum AttachError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The object belongs to another user.
-    WrongUid {
-        /// The object's path.
-        object: PathBuf,
-        /// The uid that it belongs to.
-        found: u32,
-        /// The uid that this client trusts. If it is the same, this user namespace shows several
-        /// users so.
-        expected: u32,
-    },
+    /// The object belongs to another user than the one that this client trusts.
+    WrongUid(WrongUid),
     /// Living processes hold all 64 peer slots of the provider.
     TooManyPeers(ProviderId),
     /// Another peer has this client's slot, because the descriptor that held it was closed, for
@@ -109,14 +90,14 @@ impl Explain for AttachError {
                 f,
                 "the descriptor is stale: the message was released before this client attached to it"
             ),
-            Self::Forged { reason } => write!(f, "the descriptor {reason}"),
+            Self::Forged(reason) => write!(f, "the descriptor {reason}"),
             Self::Damaged { provider, reason } => write!(
                 f,
                 "the control object of provider {provider} is damaged: {reason}"
             ),
-            Self::OtherPeer { slot, own } => write!(
+            Self::OtherPeer => write!(
                 f,
-                "the descriptor was granted to peer {slot}, and this client is peer {own}"
+                "the descriptor was granted to another peer than this client"
             ),
             Self::NotGranted => write!(
                 f,
@@ -125,22 +106,13 @@ impl Explain for AttachError {
             Self::TooManyLeases => {
                 write!(f, "this client has {MAX_LEASES} views of the message, the maximum")
             }
-            Self::OverQuota {
-                provider,
-                len,
-                held,
-                max,
-            } => write!(
+            Self::OverQuota { len, held, max } => write!(
                 f,
-                "a message of {len} bytes of provider {provider} is over the quota: this client \
-                 holds {held} bytes of {max}"
+                "a message of {len} bytes is over the quota: this client holds {held} of the {max} \
+                 bytes of this provider that it may hold"
             ),
-            Self::NoProvider { provider, object } => {
-                write!(
-                    f,
-                    "there is no provider {provider}: {} does not exist",
-                    object.display()
-                )
+            Self::NoProvider(object) => {
+                write!(f, "there is no provider: {} does not exist", object.display())
             }
             Self::Disconnected(provider) => write!(
                 f,
@@ -155,20 +127,7 @@ impl Explain for AttachError {
                     object.display()
                 )
             }
-            Self::WrongUid {
-                object,
-                found,
-                expected,
-            } if found == expected => write_unmapped_owner(object, *found, f),
-            Self::WrongUid {
-                object,
-                found,
-                expected,
-            } => write!(
-                f,
-                "{} belongs to uid {found}, but this client trusts uid {expected}",
-                object.display()
-            ),
+            Self::WrongUid(error) => write!(f, "{error}"),
             Self::TooManyPeers(provider) => {
                 write!(f, "provider {provider} has {PEERS} peers, the maximum")
             }
@@ -189,9 +148,7 @@ impl Explain for AttachError {
             Self::OverQuota { .. } => Some(Advice::DropViews),
             Self::NoProvider { .. } => Some(Advice::CheckProvider),
             Self::Closed { .. } | Self::ProviderDied { .. } => Some(Advice::ConnectToSuccessor),
-            Self::WrongUid {
-                found, expected, ..
-            } if found != expected => Some(Advice::SetOwnerUid),
+            Self::WrongUid(error) if !error.is_unmapped() => Some(Advice::SetOwnerUid),
             Self::TooManyPeers { .. } => Some(Advice::WaitForPeerSlot),
             Self::Disconnected { .. } | Self::SlotLost { .. } => Some(Advice::CreateClient),
             Self::Forked => Some(Advice::CreateInThisProcess),
@@ -235,7 +192,7 @@ impl AttachError {
             Self::Closed { .. } | Self::ProviderDied { .. } | Self::Disconnected { .. } => {
                 io::ErrorKind::BrokenPipe
             }
-            Self::WrongUid { .. } | Self::OtherPeer { .. } => io::ErrorKind::PermissionDenied,
+            Self::WrongUid { .. } | Self::OtherPeer => io::ErrorKind::PermissionDenied,
             Self::OverQuota { .. } | Self::TooManyLeases | Self::TooManyPeers { .. } => {
                 io::ErrorKind::WouldBlock
             }
@@ -252,15 +209,7 @@ impl From<ObjectError> for AttachError {
     fn from(error: ObjectError) -> Self {
         match error {
             ObjectError::Unusable { object, reason } => Self::NotAProvider { object, reason },
-            ObjectError::WrongUid {
-                object,
-                found,
-                expected,
-            } => Self::WrongUid {
-                object,
-                found,
-                expected,
-            },
+            ObjectError::WrongUid(error) => Self::WrongUid(error),
             ObjectError::Os(error) => Self::Os(error),
         }
     }

@@ -33,21 +33,10 @@ fn decimal<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
-/// Identifies a provider: 64 random bits, which are part of the names of its objects.
+/// Identifies a provider: 64 random bits, which are part of the names of its objects. Converts to and
+/// from `u64`, for a peer that connects before the first message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProviderId(pub(crate) u64);
-
-impl ProviderId {
-    /// Returns the id as a number, for a peer that connects before the first message.
-    pub const fn to_u64(self) -> u64 {
-        self.0
-    }
-
-    /// Creates an id from a number that [`to_u64`](Self::to_u64) returned. Any number is accepted.
-    pub const fn from_u64(id: u64) -> Self {
-        Self(id)
-    }
-}
 
 impl fmt::Display for ProviderId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,13 +58,13 @@ impl FromStr for ProviderId {
 
 impl From<u64> for ProviderId {
     fn from(id: u64) -> Self {
-        Self::from_u64(id)
+        Self(id)
     }
 }
 
 impl From<ProviderId> for u64 {
     fn from(id: ProviderId) -> Self {
-        id.to_u64()
+        id.0
     }
 }
 
@@ -434,7 +423,7 @@ fn hexadecimal(text: &str, is_whole: bool) -> Option<u64> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::os::name::MAX_PREFIX;
+    use crate::error::MAX_PREFIX;
     use proptest::prelude::*;
 
     proptest! {

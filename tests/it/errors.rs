@@ -130,10 +130,9 @@ fn share_errors() {
     let grants: Vec<_> = (0..7).map(|_| buffer.grant(peer).unwrap()).collect();
     assert_says(&buffer.grant(peer).unwrap_err(), &["7 pending grants", &id]);
     let (other, _) = pair();
-    let other_id = other.id().to_string();
     assert_says(
         &message(&other, 1, 1).grant(peer).unwrap_err(),
-        &[&id, &other_id],
+        &["not connected to the buffer's provider", &id],
     );
     drop((client, grants));
     assert_says(&buffer.grant(peer).unwrap_err(), &["has disconnected", &id]);
@@ -227,7 +226,7 @@ fn source_is_not_displayed() {
             .alloc(2 << 20)
             .unwrap_err()
     };
-    let caused: [(&str, Box<dyn Error>); 7] = [
+    let caused: [(&str, Box<dyn Error>); 6] = [
         ("BuildError::NumaNode", {
             Box::new(BuildError::NumaNode {
                 node: 1,
@@ -244,28 +243,25 @@ fn source_is_not_displayed() {
             "AllocError::ReserveShare",
             Box::new(AllocError::ReserveShare(ShareError::Forked)),
         ),
-        ("RecvError::Map", Box::new(RecvError::Map(os()))),
-        ("RecvError::List", Box::new(RecvError::List(os()))),
         (
             "RecvError::Attach",
             Box::new(RecvError::Attach(AttachError::Forked)),
         ),
         ("RecvError::NoHelper", Box::new(RecvError::NoHelper(os()))),
+        (
+            "SendErrorKind::NoHelper",
+            Box::new(SendErrorKind::NoHelper(os())),
+        ),
     ];
     for (name, error) in &caused {
         assert!(error.source().is_some(), "{name} keeps its cause to itself");
         assert_is_said_once(name, &**error);
     }
-    let numbers: [Box<dyn Error>; 2] = [
-        Box::new(SendErrorKind::NoHelper { errno: 11 }),
-        Box::new(RecvError::NotConnected { errno: 24 }),
-    ];
-    for error in numbers {
-        assert!(
-            error.source().is_none() && error.to_string().contains("error"),
-            "a number has no cause: {error}"
-        );
-    }
+    let number = RecvError::NotConnected { errno: 24 };
+    assert!(
+        number.source().is_none() && number.to_string().contains("error"),
+        "a number has no cause: {number}"
+    );
 }
 
 /// Fails if an error of the chain contains the text of a later one.
@@ -457,13 +453,7 @@ fn into_io_error() {
             Kind::OutOfMemory,
         ),
         (io_kind(AttachError::Closed(provider)), Kind::BrokenPipe),
-        (
-            io_kind(AttachError::NoProvider {
-                provider,
-                object: shm(),
-            }),
-            Kind::NotFound,
-        ),
+        (io_kind(AttachError::NoProvider(shm())), Kind::NotFound),
         (
             io_kind(ShareError::TooManyShared { max: 1 }),
             Kind::WouldBlock,

@@ -235,7 +235,7 @@ fn two_providers() {
     let (one, client) = pair();
     let two = provider();
     assert_ne!(one.id(), two.id());
-    let buffers = [&one, &two].map(|provider| message(provider, 1000, provider.id().to_u64()));
+    let buffers = [&one, &two].map(|provider| message(provider, 1000, u64::from(provider.id())));
     let descriptors = buffers
         .each_ref()
         .map(|buffer| buffer.descriptor().unwrap());
@@ -243,7 +243,7 @@ fn two_providers() {
         assert_eq!(descriptors[at].provider(), provider.id());
         let view = client.attach(&descriptors[at]).unwrap();
         assert!(
-            holds(&view, provider.id().to_u64()),
+            holds(&view, u64::from(provider.id())),
             "the other provider's bytes came"
         );
     }

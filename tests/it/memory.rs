@@ -361,7 +361,7 @@ fn warm_unmaps_destroyed() {
 fn warm_without_provider() {
     let (provider, client) = pair();
     let id = provider.id();
-    let unknown = ProviderId::from_u64(id.to_u64() ^ 1);
+    let unknown = ProviderId::from(u64::from(id) ^ 1);
     assert!(matches!(
         client.warm(unknown),
         Err(AttachError::NoProvider { .. })

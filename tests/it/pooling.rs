@@ -498,7 +498,7 @@ fn alignment_above_page() {
             let error = provider
                 .alloc_layout(Layout::from_size_align(size, align).unwrap())
                 .unwrap_err();
-            let AllocError::UnsupportedAlignment { align: asked } = error else {
+            let AllocError::UnsupportedAlignment(asked) = error else {
                 panic!("{error}")
             };
             assert_eq!(asked, align);

@@ -8,7 +8,7 @@ use shm_pool::channel::{
     Message, MessageType, OnEnd, OnFull, OnStall, Publisher, Receiver, ReceiverId, RecvError,
     Sender, Subscriber,
 };
-use shm_pool::inspect::State;
+use shm_pool::inspect::ObjectState;
 use shm_pool::{
     Client, Descriptor, DescriptorError, PeerId, Provider, ProviderId, ShmBytes, ShmBytesMut,
     ShmSlice, ShmView, Tuning, WakeFd,
@@ -469,7 +469,7 @@ mod unwind_safe {
         inspect::ReceiverReport,
         inspect::Report,
         inspect::SegmentReport,
-        inspect::State,
+        inspect::ObjectState,
     );
 
     #[cfg(feature = "zerocopy")]
@@ -508,7 +508,7 @@ fn panic_beside_handles() {
 
 #[test]
 fn ids_as_text() {
-    let provider = ProviderId::from_u64(0xab);
+    let provider = ProviderId::from(0xab);
     assert_eq!(provider.to_string(), "00000000000000ab");
     assert_eq!("ab".parse(), Ok(provider));
     assert_eq!("00000000000000AB".parse(), Ok(provider));
@@ -668,7 +668,7 @@ fn small_types_are_hashed() {
     assert_eq!(types.len(), 1);
     let rules = HashSet::from([(OnFull::Block, OnStall::Skip)]);
     assert!(rules.contains(&(OnFull::Block, OnStall::Skip)));
-    assert!(HashSet::from([State::Alive]).contains(&State::Alive));
+    assert!(HashSet::from([ObjectState::Alive]).contains(&ObjectState::Alive));
 }
 
 /// A default builder is that of `builder()`.
@@ -723,7 +723,7 @@ fn debug_output() {
 
 #[cfg(feature = "serde")]
 mod with_serde {
-    use super::{channel, filled};
+    use super::filled;
     use crate::fixtures::{builder, unique_prefix};
     use shm_pool::channel::{OnFull, OnStall, ReceiverId};
     use shm_pool::inspect::Inspector;
@@ -740,10 +740,7 @@ mod with_serde {
 
     #[test]
     fn ids_and_rules() {
-        assert_eq!(
-            round_trip(ProviderId::from_u64(0xab)),
-            "\"00000000000000ab\""
-        );
+        assert_eq!(round_trip(ProviderId::from(0xab)), "\"00000000000000ab\"");
         assert_eq!(round_trip(ReceiverId::from(1)), "\"0000000000000001\"");
         let peer = PeerId::from_bytes([1; PeerId::SIZE]);
         assert_eq!(round_trip(peer), format!("\"{peer}\""));
@@ -788,8 +785,7 @@ mod with_serde {
         let counters = serde_json::to_value(provider.counters()).unwrap();
         assert!(counters.is_object());
 
-        let (_sender, receiver) = channel("serde", &builder().build().unwrap());
-        let missed = serde_json::to_value(receiver.missed()).unwrap();
+        let missed = serde_json::to_value(shm_pool::channel::Missed::default()).unwrap();
         assert_eq!(missed["withdrawn"], 0);
     }
 }

@@ -266,7 +266,7 @@ fn epoll_of_sends() {
         .capacity(8)
         .max_borrowed(2);
     let mut checking = blocking.open(&to_check).unwrap();
-    assert!(publisher.served().has_receivers());
+    assert!(publisher.served().receivers().next().is_some());
     // Moved, so that a failure ends the other threads, too.
     thread::scope(move |scope| {
         scope.spawn(move || {
@@ -581,7 +581,7 @@ fn fd_of_an_end_follows_restarts() {
         };
         let events = next_events(&mut receiver);
         assert!(
-            matches!(events[..], [ChannelEvent::Connected { .. }]),
+            matches!(events[..], [ChannelEvent::Connected(_)]),
             "{round}: {events:?}"
         );
         let mut publisher = creating.join().unwrap();

@@ -412,7 +412,7 @@ fn poor_role(link: &Link, arguments: &[&str]) {
     for _ in 0..3 {
         let error = receiver.recv().unwrap_err();
         assert!(
-            matches!(&error, RecvError::Map(error) if error.errno() == Some(libc::EMFILE)),
+            matches!(&error, RecvError::Os(error) if error.errno() == Some(libc::EMFILE)),
             "{error:?}"
         );
     }

@@ -220,7 +220,7 @@ fn killed_sender_of_other_type() {
         }
         assert!(matches!(
             next(&mut receiver),
-            Ok(ChannelEvent::Connected { .. })
+            Ok(ChannelEvent::Connected(_))
         ));
         assert_eq!(
             sender.request(&Message::Number(number as u64)),

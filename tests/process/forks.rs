@@ -378,10 +378,7 @@ fn in_the_peers_child(
     // A client that the child creates is a different peer from its parent's.
     let own = shm::client(prefix);
     let refused = own.attach(&granted).unwrap_err();
-    assert!(
-        matches!(refused, AttachError::OtherPeer { .. }),
-        "{refused}"
-    );
+    assert!(matches!(refused, AttachError::OtherPeer), "{refused}");
     shm::check(&own.attach(&descriptor).unwrap(), 1).unwrap();
 }
 

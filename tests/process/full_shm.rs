@@ -518,7 +518,7 @@ fn fill_and_wait(link: &Link, arguments: &[&str]) {
 struct Files(String);
 
 impl SegmentSource for Files {
-    fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
+    fn create(&self, _len: usize) -> Result<SegmentFile, OsError> {
         let id = fs::read_dir("/dev/shm").unwrap().count() as u64;
         let path = format!("/dev/shm/{}.{id}", self.0);
         let file = File::options()
@@ -526,7 +526,7 @@ impl SegmentSource for Files {
             .write(true)
             .create_new(true)
             .open(&path);
-        let file = file.map_err(|error| OsError::new("open", &path, error).with_bytes(len))?;
+        let file = file.map_err(|error| OsError::new("open", &path, error))?;
         Ok(SegmentFile {
             id,
             file,

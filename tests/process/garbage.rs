@@ -46,7 +46,7 @@ fn garbage_control_objects() {
 fn vacant(prefix: &str) -> (ProviderId, PathBuf) {
     let id = 0x00c0_ffee;
     (
-        ProviderId::from_u64(id),
+        ProviderId::from(id),
         shm::path(&format!("{prefix}.{id:016x}.ctl")),
     )
 }
@@ -103,7 +103,7 @@ fn damaged_headers(prefix: &str, genuine: &[u8]) {
     let (id, _) = vacant(prefix);
     let with = |changes: &[(usize, &[u8])]| {
         let mut copy = genuine.to_vec();
-        copy[16..24].copy_from_slice(&id.to_u64().to_le_bytes());
+        copy[16..24].copy_from_slice(&u64::from(id).to_le_bytes());
         for (at, bytes) in changes {
             copy[*at..][..bytes.len()].copy_from_slice(bytes);
         }
@@ -395,15 +395,10 @@ fn foreign_owner() {
             }
             chown(&path, Some(0), None).unwrap();
             for result in results {
-                let Err(AttachError::WrongUid {
-                    found,
-                    expected,
-                    object,
-                }) = result
-                else {
+                let Err(AttachError::WrongUid(error)) = result else {
                     panic!("{path:?}: {result:?}")
                 };
-                assert_eq!((found, expected, object), (STRANGER, 0, path.clone()));
+                assert_eq!((error.found(), error.object()), (STRANGER, &*path));
             }
             assert!(!scene.message.is_leased(), "a lease was kept");
         }

@@ -12,7 +12,7 @@ use crate::threads::beside;
 use crate::users;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{OnEnd, OnFull, Publisher, Receiver, Sender, Subscriber};
-use shm_pool::inspect::{ChannelReport, Inspector, ProviderReport, State};
+use shm_pool::inspect::{ChannelReport, Inspector, ObjectState, ProviderReport};
 use shm_pool::{Namespace, Provider, Swept};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -59,8 +59,8 @@ fn stopped_peer() {
     let mut seen = || inspector.report().unwrap().providers.remove(0);
     let report = seen();
     assert_eq!(
-        (&report.state, report.id, report.is_orphan),
-        (&State::Alive, provider.id(), false)
+        (&report.state, report.id, report.orphans.objects > 0),
+        (&ObjectState::Alive, provider.id(), false)
     );
     assert_eq!(
         report.owner.as_ref().map(|owner| owner.id),
@@ -146,13 +146,13 @@ fn orphans() {
         .find(|provider| provider.id == id)
         .unwrap();
     assert_eq!(
-        (&dead.state, &dead.owner, dead.is_orphan),
-        (&State::Dead, &None, true)
+        (&dead.state, &dead.owner, dead.orphans.objects > 0),
+        (&ObjectState::Dead, &None, true)
     );
     assert!(report
         .providers
         .iter()
-        .any(|provider| provider.id == living.id() && !provider.is_orphan));
+        .any(|provider| provider.id == living.id() && provider.orphans.objects == 0));
     let promised = report.orphans();
     assert!(promised.bytes >= 1 << 20, "{promised:?}");
     assert_eq!(
@@ -193,7 +193,7 @@ fn half_made_objects() {
     let is_orphan: Vec<_> = report
         .providers
         .iter()
-        .map(|provider| provider.is_orphan)
+        .map(|provider| provider.orphans.objects > 0)
         .collect();
     assert_eq!(is_orphan, [false, true, true], "{report:?}");
     let is_orphan: Vec<_> = report
@@ -266,7 +266,7 @@ fn channels() {
             alone.is_publisher,
             alone.is_orphan
         ),
-        ("alone", &State::Alive, false, false)
+        ("alone", &ObjectState::Alive, false, false)
     );
     assert_eq!(alone.sender.as_ref().map(|sender| sender.id), Some(me));
     let [never_came] = &alone.receivers[..] else {
@@ -665,10 +665,10 @@ fn assert_seen(names: &Names, provider: &Provider) {
         .iter()
         .find(|found| found.id == provider.id())
         .unwrap();
-    assert_eq!(own.state, State::Alive);
+    assert_eq!(own.state, ObjectState::Alive);
     let alive = channels
         .iter()
-        .filter(|channel| channel.state == State::Alive);
+        .filter(|channel| channel.state == ObjectState::Alive);
     assert_eq!(
         alive.map(|channel| &channel.name[..]).collect::<Vec<_>>(),
         ["c", "p"]
@@ -710,8 +710,11 @@ fn damaged_connections_are_listed() {
     let [noise, p] = &channels[..] else {
         panic!("{channels:?}")
     };
-    assert_eq!((&noise.name[..], &noise.state), ("noise", &State::Dead));
-    assert_eq!((&p.name[..], &p.state), ("p", &State::Alive));
+    assert_eq!(
+        (&noise.name[..], &noise.state),
+        ("noise", &ObjectState::Dead)
+    );
+    assert_eq!((&p.name[..], &p.state), ("p", &ObjectState::Alive));
     for channel in [noise, p] {
         assert_eq!(
             (
@@ -721,7 +724,7 @@ fn damaged_connections_are_listed() {
             ),
             (1, 0, 0)
         );
-        assert!(!channel.damaged[0].problem.is_empty() && !channel.damaged[0].is_orphan);
+        assert!(!channel.damaged[0].reason.is_empty() && !channel.damaged[0].is_orphan);
     }
     assert_eq!(u64::from(noise.damaged[0].id), 1);
     // It is not known to be this crate's.
@@ -797,9 +800,12 @@ fn restart_during_look() {
         let report = inspector.report().unwrap();
         assert!(report.channels.len() <= 1, "{report:?}");
         for channel in &report.channels {
-            assert!(!matches!(channel.state, State::Unusable(_)), "{channel:?}");
             assert!(
-                channel.state != State::Dead || channel.sender.is_none(),
+                !matches!(channel.state, ObjectState::Unusable(_)),
+                "{channel:?}"
+            );
+            assert!(
+                channel.state != ObjectState::Dead || channel.sender.is_none(),
                 "{channel:?}"
             );
         }
@@ -807,7 +813,7 @@ fn restart_during_look() {
             report
                 .providers
                 .iter()
-                .all(|found| found.state == State::Alive),
+                .all(|found| found.state == ObjectState::Alive),
             "{report:?}"
         );
     };
@@ -835,7 +841,7 @@ fn poor_role(link: &Link, arguments: &[&str]) {
     let alive = report
         .channels
         .iter()
-        .filter(|channel| channel.state == State::Alive && channel.receivers.len() == 1);
+        .filter(|channel| channel.state == ObjectState::Alive && channel.receivers.len() == 1);
     assert_eq!((report.providers.len(), alive.count()), (1, MANY));
     assert!(report.providers[0].owner.is_some());
     link.send(&Message::Done);
@@ -882,10 +888,10 @@ fn no_trace() {
                 .namespace(clients[0].namespace())
                 .open("c")
                 .unwrap();
-            assert!(publisher.served().has_receivers());
+            assert!(publisher.served().receivers().next().is_some());
             drop(receiver);
         }
     });
-    assert!(!publisher.served().has_receivers());
+    assert!(publisher.served().receivers().next().is_none());
     assert_eq!(shm::open_objects(names.prefix(), ""), before);
 }

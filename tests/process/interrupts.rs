@@ -124,7 +124,7 @@ impl Scene {
             .namespace(self.client.namespace())
             .open(CHANNEL)
             .unwrap();
-        assert!(publisher.served().has_receivers());
+        assert!(publisher.served().receivers().next().is_some());
         while publisher.try_send_copy(b"").is_ok() {}
         receiver
     }

@@ -496,7 +496,7 @@ fn connect_during_sweep() {
     .unwrap();
     for owner in 1..=OWNERS {
         // As left by a killed owner: an open control object whose lock is free.
-        let id = ProviderId::from_u64(owner);
+        let id = ProviderId::from(owner);
         object[ID].copy_from_slice(&owner.to_le_bytes());
         let dead = shm::path(&format!("{}.{id}.ctl", names.prefix()));
         fs::write(&dead, &object).unwrap();

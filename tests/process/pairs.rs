@@ -154,7 +154,7 @@ fn address_space_beside_reserve_and_wait() {
             assert_eq!(error.errno(), Some(libc::EMFILE), "{error}");
             assert_eq!(state(), before);
         }
-        assert_eq!(provider.reserve(LEN, 2).unwrap().count(), 2);
+        assert!(provider.reserve(LEN, 2).is_ok());
         drop(provider);
     });
 }

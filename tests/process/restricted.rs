@@ -124,7 +124,7 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
     let builder = Subscriber::builder().namespace(&namespace);
     let mut subscriber = builder.open(CHANNEL).unwrap();
     let connected = subscriber.recv_event().unwrap();
-    assert!(matches!(connected, ChannelEvent::Connected { .. }));
+    assert!(matches!(connected, ChannelEvent::Connected(_)));
     subscriber.warm().unwrap();
     if !restrict_at_go(link, arguments[1]) {
         return;

@@ -26,7 +26,7 @@ use nix::sys::socket::{shutdown, Shutdown};
 use shm_pool::channel::{
     ChannelEvent, Message as Received, OnFull, Publisher, RecvError, Subscriber,
 };
-use shm_pool::inspect::{Inspector, Process, State};
+use shm_pool::inspect::{Inspector, ObjectState, Process};
 use shm_pool::{Descriptor, Namespace, PeerId, Provider, ProviderId, ShmView, Tuning};
 use shm_pool_support::tasks::block_on;
 use std::fs;
@@ -218,11 +218,14 @@ fn assert_only_the_living_own(prefix: &str) {
         providers.len() == 3
             && providers
                 .iter()
-                .all(|provider| provider.state == State::Alive),
+                .all(|provider| provider.state == ObjectState::Alive),
         "{report:?}"
     );
     assert!(
-        channels.len() == 2 && channels.iter().all(|channel| channel.state == State::Alive),
+        channels.len() == 2
+            && channels
+                .iter()
+                .all(|channel| channel.state == ObjectState::Alive),
         "{report:?}"
     );
     let receivers = channels.iter().map(|channel| &channel.receivers);
@@ -407,7 +410,7 @@ impl Account {
             return None;
         }
         match event.unwrap() {
-            ChannelEvent::Connected { .. } => {
+            ChannelEvent::Connected(_) => {
                 self.connections += 1;
                 None
             }
@@ -497,7 +500,7 @@ fn serve(
     camera: &mut Subscriber,
     account: &mut Account,
 ) -> io::Result<()> {
-    socket.write_all(&provider.id().to_u64().to_le_bytes())?;
+    socket.write_all(&u64::from(provider.id()).to_le_bytes())?;
     let mut hello = [0; PeerId::SIZE];
     socket.read_exact(&mut hello)?;
     let peer = PeerId::from_bytes(hello);
@@ -544,7 +547,7 @@ fn client_role(link: &Link, arguments: &[&str]) {
         let mut id = [0; 8];
         socket.read_exact(&mut id)?;
         let peer = client
-            .connect(ProviderId::from_u64(u64::from_le_bytes(id)))
+            .connect(ProviderId::from(u64::from_le_bytes(id)))
             .unwrap();
         socket.write_all(&peer.to_bytes())?;
         let mut kept: Option<(u64, ShmView)> = None;

@@ -71,19 +71,12 @@ fn make_newer(prefix: &str) -> (u32, u32) {
     (ours, newer)
 }
 
-/// The sending side learns both versions, in a typed error and in its text.
-fn assert_other_version(error: &SendError, ours: u32, newer: u32) {
-    assert_eq!(
-        error.kind(),
-        SendErrorKind::OtherVersion {
-            found: ours,
-            expected: newer
-        }
-    );
+/// The sending side learns the receiver's version, in a typed error and in its text.
+fn assert_other_version(error: &SendError, ours: u32) {
+    assert_eq!(error.kind(), SendErrorKind::OtherVersion { found: ours });
     assert!(error.is_timeout());
     let text = error.to_string();
     assert!(text.contains(&format!("version {ours}")), "{text}");
-    assert!(text.contains(&format!("version {newer}")), "{text}");
 }
 
 #[test]
@@ -97,7 +90,7 @@ fn publisher_of_another_version() {
     assert_eq!(subscriber.number(), u64::from(newer));
     assert_eq!(subscriber.number(), u64::from(ours));
     let error = publisher.wait_for_receivers(1, Duration::ZERO).unwrap_err();
-    assert_other_version(&error, ours, newer);
+    assert_other_version(&error, ours);
 
     drop(publisher);
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
@@ -121,7 +114,7 @@ fn sender_of_another_version() {
     assert_eq!(receiver.number(), u64::from(newer));
     assert_eq!(receiver.number(), u64::from(ours));
     let error = sender.wait_for_receiver(Duration::ZERO).unwrap_err();
-    assert_other_version(&error, ours, newer);
+    assert_other_version(&error, ours);
 
     drop(sender);
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();

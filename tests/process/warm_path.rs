@@ -192,7 +192,7 @@ fn following_role(link: &Link, arguments: &[&str]) {
     let mut sender = Sender::create(&provider, "warm").unwrap();
     assert!(matches!(
         receiver.recv_event(),
-        Ok(ChannelEvent::Connected { .. })
+        Ok(ChannelEvent::Connected(_))
     ));
     cycle(link, 1000, || {
         sender.send(provider.alloc(SIZES[0]).ok()?.freeze()).ok()?;
@@ -336,7 +336,7 @@ fn many(prefix: &str, provider: &Provider) -> (Publisher, [Subscriber; 3]) {
             .open("warm")
             .unwrap()
     });
-    assert!(publisher.served().has_receivers());
+    assert!(publisher.served().receivers().next().is_some());
     (publisher, receivers)
 }
 
@@ -602,7 +602,7 @@ fn warm_peer_without_faults() {
         let mut sender = Sender::create(&provider, "warmed").unwrap();
         let child = Child::start(
             "warmed",
-            &[names.prefix(), &provider.id().to_u64().to_string()],
+            &[names.prefix(), &u64::from(provider.id()).to_string()],
         );
         let Message::Peer(peer) = child.receive() else {
             panic!("not a peer")
@@ -629,7 +629,7 @@ role!("warmed", warmed_role);
 
 fn warmed_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
-    let id = shm_pool::ProviderId::from_u64(arguments[1].parse().unwrap());
+    let id = shm_pool::ProviderId::from(arguments[1].parse::<u64>().unwrap());
     let client = shm::client(prefix);
     let mut receiver = Receiver::builder()
         .namespace(client.namespace())

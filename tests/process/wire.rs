@@ -60,7 +60,7 @@ impl Message {
     pub(crate) fn to_frame(&self) -> Vec<u8> {
         let number = |tag, value: u64| (tag, value.to_le_bytes().to_vec());
         let (tag, body) = match self {
-            Self::Connect(provider) => number(0, provider.to_u64()),
+            Self::Connect(provider) => number(0, u64::from(*provider)),
             Self::Attach(descriptor, seed) => (
                 1,
                 [&descriptor.to_bytes()[..], &seed.to_le_bytes()].concat(),
@@ -73,7 +73,7 @@ impl Message {
             Self::Go => (7, Vec::new()),
             Self::Done => (8, Vec::new()),
             Self::Number(value) => number(9, *value),
-            Self::Provider(provider) => number(10, provider.to_u64()),
+            Self::Provider(provider) => number(10, u64::from(*provider)),
             Self::Peer(peer) => (11, peer.to_bytes().to_vec()),
             Self::Sent(descriptor) => (12, descriptor.to_bytes().to_vec()),
             Self::Refused(text) => (13, text.as_bytes().to_vec()),
@@ -92,7 +92,7 @@ impl Message {
         let descriptor =
             |bytes| Descriptor::from_bytes(fixed(bytes)).expect("the socket does no damage");
         match tag {
-            0 => Self::Connect(ProviderId::from_u64(number())),
+            0 => Self::Connect(ProviderId::from(number())),
             1 => Self::Attach(
                 descriptor(&body[..32]),
                 u64::from_le_bytes(fixed(&body[32..])),
@@ -105,7 +105,7 @@ impl Message {
             7 => Self::Go,
             8 => Self::Done,
             9 => Self::Number(number()),
-            10 => Self::Provider(ProviderId::from_u64(number())),
+            10 => Self::Provider(ProviderId::from(number())),
             11 => Self::Peer(PeerId::from_bytes(fixed(body))),
             12 => Self::Sent(descriptor(body)),
             13 => Self::Refused(text()),

@@ -477,7 +477,7 @@ fn channel_error(error: ChannelError) -> String {
 
 fn recv_error(error: RecvError) -> String {
     match error {
-        RecvError::Map(error) | RecvError::Attach(AttachError::Os(error)) => os_error(&error),
+        RecvError::Os(error) | RecvError::Attach(AttachError::Os(error)) => os_error(&error),
         other => variant(&other),
     }
 }

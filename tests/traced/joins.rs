@@ -47,7 +47,7 @@ fn messages_sent_during_a_join_arrive() {
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     let victim = Victim::start("joining", &[names.prefix()]);
     let tracee = victim.at_first_mark();
-    while !publisher.served().has_receivers() {
+    while publisher.served().receivers().next().is_none() {
         match tracee.go(Pace::Call) {
             Stop::Call => {}
             other => panic!("{other:?} before it has joined"),

@@ -500,7 +500,8 @@ fn no_metadata(error: io::Error) -> Refusal {
     let advice =
         "make room in /dev/shm, or raise the limits on mappings and descriptors".to_owned();
     let object = "zenoh's metadata in /dev/shm";
-    let error = OsError::new("zenoh::shm::ShmProvider::map", object, error).with_advice(advice);
+    let error =
+        OsError::new("zenoh::shm::ShmProvider::map", object, error).with_details(None, advice);
     Refusal {
         error: AllocError::Os(error),
         is_temporary: false,

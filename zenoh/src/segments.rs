@@ -74,9 +74,9 @@ impl ZenohSegments {
         if self.in_use.add_segment(id, len).is_none() {
             let out_of_memory = io::Error::from_raw_os_error(libc::ENOMEM);
             let advice = "the table of its chunks does not fit in private memory".to_owned();
-            return Err(OsError::new("malloc", path(id), out_of_memory)
-                .with_bytes(len)
-                .with_advice(advice));
+            return Err(
+                OsError::new("malloc", path(id), out_of_memory).with_details(Some(len), advice)
+            );
         }
         let created = create(id, len);
         if !matches!(created, Ok(Some(_))) {
@@ -151,9 +151,7 @@ fn failed(call: &'static str, id: u32, len: usize, error: io::Error) -> OsError 
         Some(libc::EMFILE | libc::ENFILE) => "the limit of open files is reached (ulimit -n)",
         _ => "",
     };
-    OsError::new(call, path(id), error)
-        .with_bytes(len)
-        .with_advice(advice)
+    OsError::new(call, path(id), error).with_details(Some(len), advice)
 }
 
 /// Releases the lock of a segment, and unlinks its name if that was the last lock and the name is still
@@ -193,9 +191,7 @@ impl SegmentSource for ZenohSegments {
         }
         let source = io::Error::other("no segment id is free");
         let advice = format!("the pool has created {SLOTS} segments, or their names are taken");
-        Err(OsError::new("open", "/dev/shm/<id>.zenoh", source)
-            .with_bytes(len)
-            .with_advice(advice))
+        Err(OsError::new("open", "/dev/shm/<id>.zenoh", source).with_details(Some(len), advice))
     }
 
     fn remove(&self, id: u64, file: File) {
@@ -225,9 +221,7 @@ impl SegmentSource for ZenohSegments {
             space.free, space.all
         );
         let full = io::Error::from_raw_os_error(libc::ENOSPC);
-        Err(OsError::new("statvfs", DIRECTORY, full)
-            .with_bytes(len)
-            .with_advice(advice))
+        Err(OsError::new("statvfs", DIRECTORY, full).with_details(Some(len), advice))
     }
 }
 

@@ -99,7 +99,7 @@ impl Child {
             &task,
         );
         let id = owner.request::<u64>(&Request::Id);
-        (owner, ProviderId::from_u64(id))
+        (owner, ProviderId::from(id))
     }
 
     /// Starts a subscriber and waits until it has attached to these messages.
@@ -208,7 +208,7 @@ fn owner(link: &UnixStream, prefix: &str, max_bytes: usize) {
     let mut messages = Vec::new();
     while let Some(request) = wire::receive(link).unwrap() {
         match request {
-            Request::Id => wire::send(link, &provider.id().to_u64()).unwrap(),
+            Request::Id => wire::send(link, &u64::from(provider.id())).unwrap(),
             Request::Forget => {
                 messages.clear();
                 wire::send(link, &()).unwrap();

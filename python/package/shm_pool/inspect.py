@@ -26,6 +26,7 @@ __all__ = [
     "ClassReport",
     "DamagedReceiver",
     "Inspector",
+    "ObjectState",
     "Orphans",
     "PeerReport",
     "Process",
@@ -34,11 +35,10 @@ __all__ = [
     "RemovedName",
     "Report",
     "SegmentReport",
-    "State",
 ]
 
 
-class State(StrEnum):
+class ObjectState(StrEnum):
     """Whether the process that has made an object is alive."""
 
     ALIVE = "alive"
@@ -112,7 +112,7 @@ class ProviderReport:
 
     prefix: str
     id: int
-    state: State
+    state: ObjectState
     problem: str | None
     owner: Process | None
     bytes_held: int
@@ -157,7 +157,7 @@ class DamagedReceiver:
     """An object that has the name of one shared by a publisher and a receiver, but cannot be read."""
 
     id: int
-    problem: str
+    reason: str
     is_orphan: bool
 
 
@@ -169,7 +169,7 @@ class ChannelReport:
     prefix: str
     name: str
     provider: int | None
-    state: State
+    state: ObjectState
     problem: str | None
     sender: Process | None
     is_publisher: bool

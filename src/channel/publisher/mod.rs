@@ -481,19 +481,12 @@ impl<T: Payload + ?Sized> Publisher<T> {
     /// for receiver in publisher.receivers() {
     ///     println!("{}: {} messages wait", receiver.id, receiver.waiting);
     /// }
-    /// assert!(publisher.has_receivers());
+    /// assert_eq!(publisher.receivers().count(), 1);
     /// # Ok(())
     /// # }
     /// ```
     pub fn receivers(&self) -> impl Iterator<Item = ReceiverState> + '_ {
         self.end.connected().map(Recipient::state)
-    }
-
-    /// Returns `true` if there is one of the [receivers](Self::receivers); always `false` in a
-    /// forked child.
-    #[inline]
-    pub fn has_receivers(&self) -> bool {
-        self.end.connected().next().is_some()
     }
 
     /// Blocks until `count` receivers or more are connected, for at most `timeout`, or without

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 use super::{Publisher, PublishingEnd};
-use crate::channel::connection::no_helper;
 use crate::channel::error::{SendError, SendErrorKind};
 use crate::channel::parker::{Awaited, AwaitedWord};
 use crate::channel::Payload;
@@ -59,10 +58,7 @@ impl PublishingEnd {
     pub(super) fn check_count(&self, count: usize) -> Result<(), SendErrorKind> {
         let max = self.rules.max_subscribers;
         if count > max {
-            return Err(SendErrorKind::TooManyReceivers {
-                receivers: count,
-                max,
-            });
+            return Err(SendErrorKind::TooManyReceivers { max });
         }
         self.check_fork()
     }
@@ -110,11 +106,15 @@ impl PublishingEnd {
     }
 
     fn await_joins(&self) -> Result<Awaited, SendErrorKind> {
-        let Some(arrivals) = self.rendezvous.map_arrivals().map_err(no_helper)? else {
+        let Some(arrivals) = self
+            .rendezvous
+            .map_arrivals()
+            .map_err(SendErrorKind::NoHelper)?
+        else {
             // Never: the publisher has created the object.
             return Err(SendErrorKind::Disconnected);
         };
-        Awaited::new(AwaitedWord::of_arrivals(arrivals)).map_err(no_helper)
+        Awaited::new(AwaitedWord::of_arrivals(arrivals)).map_err(SendErrorKind::NoHelper)
     }
 
     fn disarm_joins(&mut self) {

@@ -129,11 +129,6 @@ impl Reservation {
         }
     }
 
-    /// Returns the number of reserved chunks.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
     /// Keeps the reservation for the provider's lifetime.
     pub fn keep(mut self) {
         self.pool = Weak::new();

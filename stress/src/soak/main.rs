@@ -69,8 +69,8 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let outcome = match task() {
-        Some((provider, messages)) => read(ProviderId::from_u64(provider), messages),
+    let outcome = match task::<(u64, u64)>() {
+        Some((provider, messages)) => read(ProviderId::from(provider), messages),
         None => soak(&Options::parse()),
     };
     exit_code("soak", outcome)
@@ -98,7 +98,7 @@ fn len(cycle: u64) -> usize {
 /// Publishes `cycles` messages to another process: each is granted, attached to, read and released.
 fn publish(provider: &Provider, cycles: u64) -> Fallible {
     let (mut socket, theirs) = UnixStream::pair()?;
-    let task = (provider.id().to_u64(), cycles);
+    let task = (u64::from(provider.id()), cycles);
     // The command, and with it this process's copy of the reader's end, is dropped at once, so that
     // the reader's death is detected.
     let reader = Child::start("reader", this_program(&task)?.stdin(OwnedFd::from(theirs)))?;

@@ -14,14 +14,11 @@ fn short_segments_limit_the_cap() {
         builder.build(Shared(source)).err()
     };
     assert!(build(16 << 20).is_none());
-    assert!(matches!(
-        build((16 << 20) + 1),
-        Some(BuildError::OutOfRange {
-            option: "max_bytes",
-            max,
-            ..
-        }) if max == 16 << 20
-    ));
+    let Some(BuildError::OutOfRange(max_bytes)) = build((16 << 20) + 1) else {
+        panic!("it was built");
+    };
+    assert_eq!(max_bytes.option(), "max_bytes");
+    assert_eq!(*max_bytes.allowed().end(), 16 << 20);
 }
 
 #[test]
@@ -158,7 +155,7 @@ impl SegmentSource for Locked {
             return Ok(());
         }
         let full = io::Error::from_raw_os_error(libc::ENOSPC);
-        Err(OsError::new("statvfs", "/dev/shm", full).with_bytes(len))
+        Err(OsError::new("statvfs", "/dev/shm", full).with_details(Some(len), ""))
     }
 }
 

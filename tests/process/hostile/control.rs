@@ -173,7 +173,7 @@ impl World {
             }
             Step::GrantTo { buffer, mut peer } => {
                 // The id of any other provider would be refused for that reason alone.
-                peer[..8].copy_from_slice(&self.owner.provider().id().to_u64().to_le_bytes());
+                peer[..8].copy_from_slice(&u64::from(self.owner.provider().id()).to_le_bytes());
                 self.descriptors
                     .extend(self.owner.grant(buffer, PeerId::from_bytes(peer)));
             }

@@ -146,7 +146,7 @@ impl Scene {
             Err(error) => {
                 let is_right = matches!(
                     error,
-                    ShareError::PeerDisconnected(_) | ShareError::OtherProvider { .. }
+                    ShareError::PeerDisconnected(_) | ShareError::OtherProvider(_)
                 );
                 assert!(is_right && peer != self.peer, "{error}");
             }

@@ -126,7 +126,7 @@ impl Objects {
         let mut bytes = [0; Descriptor::SIZE];
         bytes[..3].copy_from_slice(&[0xd7, 0x5b, 1]);
         bytes[4] = self.record % RECORDS as u8;
-        bytes[8..16].copy_from_slice(&provider.to_u64().to_le_bytes());
+        bytes[8..16].copy_from_slice(&u64::from(provider).to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
         bytes[24..26].copy_from_slice(&self.len.to_le_bytes());
         super::descriptor::sign(bytes).expect("magic number and version are right")
@@ -137,8 +137,8 @@ impl Id {
     fn number(self, living: &Provider) -> ProviderId {
         match self {
             Self::Living => living.id(),
-            Self::Small(id) => ProviderId::from_u64(u64::from(id % 4)),
-            Self::Any(id) => ProviderId::from_u64(id),
+            Self::Small(id) => ProviderId::from(u64::from(id % 4)),
+            Self::Any(id) => ProviderId::from(id),
         }
     }
 }
@@ -186,7 +186,8 @@ impl<'a> Scene<'a> {
             Kind::Copy(writes, len) => {
                 let mut copy = self.genuine.clone();
                 if let Name::Control(id) = name {
-                    copy[16..24].copy_from_slice(&id.number(&self.provider).to_u64().to_le_bytes());
+                    copy[16..24]
+                        .copy_from_slice(&u64::from(id.number(&self.provider)).to_le_bytes());
                 }
                 if let Some(file) = create(&path, &copy) {
                     let control = OpenObject::open(&path, RECORDS);

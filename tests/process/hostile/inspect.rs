@@ -6,7 +6,7 @@ use super::layout::{OpenObject, Write, RECORDS};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::channel::{Publisher, Sender, Subscriber};
-use shm_pool::inspect::{Inspector, State};
+use shm_pool::inspect::{Inspector, ObjectState};
 use shm_pool::{Client, Namespace, Provider, ShmView, Swept, Tuning};
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -181,8 +181,8 @@ impl<'a> Scene<'a> {
             .expect("the provider");
         let stats = self.provider.stats();
         assert_eq!(
-            (&own.state, own.is_orphan, own.orphans),
-            (&State::Alive, false, Swept::default())
+            (&own.state, own.orphans),
+            (&ObjectState::Alive, Swept::default())
         );
         let mut held = 0;
         let mut len = 0;
@@ -231,7 +231,7 @@ impl<'a> Scene<'a> {
             };
             assert_eq!(
                 (&channel.state, channel.is_orphan, channel.provider),
-                (&State::Alive, false, Some(own.id))
+                (&ObjectState::Alive, false, Some(own.id))
             );
             assert_eq!(
                 (receiver.sent, receiver.waiting, receiver.capacity),
@@ -241,7 +241,7 @@ impl<'a> Scene<'a> {
         let dead = report.providers.iter().filter(|found| found.id != own.id);
         assert!(dead
             .into_iter()
-            .all(|found| found.state != State::Alive && found.owner.is_none()));
+            .all(|found| found.state != ObjectState::Alive && found.owner.is_none()));
     }
 }
 

@@ -47,7 +47,7 @@ fn alignments() {
         .layout(layout(64, 2 * Provider::MAX_ALIGN))
         .wait()
         .unwrap_err();
-    assert_eq!(error, AllocError::UnsupportedAlignment { align: 8192 });
+    assert_eq!(error, AllocError::UnsupportedAlignment(8192));
     // Small page-aligned buffers are evicted for others, too.
     let aligned = pool.request(0).layout(layout(64, 4096));
     let mut messages = Vec::new();

@@ -173,7 +173,7 @@ fn accept(listener: &UnixListener, provider: ProviderId, events: &Sender<Event>)
         socket
             .set_read_timeout(Some(DEADLINE))
             .expect("a deadline that is not zero");
-        if wire::send(&socket, &Sent::Hello(provider.to_u64())).is_err() {
+        if wire::send(&socket, &Sent::Hello(u64::from(provider))).is_err() {
             continue;
         }
         let peer = wire::receive(&socket).expect("a peer that sends its id, or has exited");
@@ -317,7 +317,7 @@ impl Owner {
             return;
         };
         self.messages += 1;
-        let seed = seed(self.provider.id().to_u64(), self.messages);
+        let seed = seed(u64::from(self.provider.id()), self.messages);
         let check = |message: &ShmBytes| {
             if let Err(text) = check_pattern(message, seed) {
                 self.control.fail(&text);
@@ -448,7 +448,7 @@ impl Owner {
             Ok(buffer) => buffer,
             Err(error) => self.control.fail(&format!("at rest: {error}")),
         };
-        fill_pattern(&mut buffer, seed(self.provider.id().to_u64(), sequence));
+        fill_pattern(&mut buffer, seed(u64::from(self.provider.id()), sequence));
         let message = buffer.freeze();
         for connection in &mut self.connections {
             if connection.stage != Stage::Releasing {

@@ -210,7 +210,7 @@ impl Follower {
         let Sent::Hello(provider) = self.receive(socket, "the provider's id")? else {
             self.fail("the first frame is not the provider's id");
         };
-        match client.connect(ProviderId::from_u64(provider)) {
+        match client.connect(ProviderId::from(provider)) {
             // Not sent if the owner has exited, which the next read detects.
             Ok(peer) => drop(wire::send(socket, &peer.to_bytes())),
             Err(error) => return self.owner_has_exited(&error, "connect"),
