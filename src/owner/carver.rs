@@ -356,6 +356,12 @@ impl Carver {
         &self.carved
     }
 
+    /// Returns how many pages from `at` on are in no run, but at most `most`.
+    pub(crate) fn clear_after(&self, at: usize, most: usize) -> usize {
+        let end = self.pages.min(at + most);
+        self.carved.next_set(at..end) - at
+    }
+
     pub(crate) fn leaked(&self) -> &Bits {
         &self.leaked
     }

@@ -58,6 +58,10 @@ const LEAST_RUNS: usize = 8;
 const LEAST_LARGE_RUNS: usize = 32;
 const LARGE_SHARE: usize = 32;
 
+/// A run fits tightly into a gap that is longer by at most this part of it. With 4, short runs use up
+/// what messages of a quarter of the cap need (`cargo bench --bench at_the_cap -- --fits`).
+const TIGHT_SHARE: usize = 16;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     ToGrow,
@@ -231,9 +235,9 @@ impl Arenas {
         }
     }
 
-    /// Carves whole pages from the oldest arena with space, and returns the parts without memory,
-    /// in bytes from the segment's start. Uses another class's region only if `anywhere`, its own
-    /// or a lapsed one if the run fits nowhere else.
+    /// Carves whole pages from the oldest arena where they fit tightly, or else from the oldest with
+    /// space. Returns the parts without memory, too, in bytes from the segment's start. Uses another
+    /// class's region only if `anywhere`, its own or a lapsed one if the run fits nowhere else.
     pub(crate) fn carve_run(
         &self,
         len: usize,
@@ -432,17 +436,38 @@ impl ArenaState {
         })
     }
 
+    /// Carves from the oldest arena where the run fits tightly, or else from the oldest with space.
     /// Returns the number of the arena, and the first page.
+    ///
+    /// Talc looks for a tight gap in one arena. If the oldest arena with space were always used, a
+    /// long gap there would be cut while another arena has a gap of the run's length, as if there
+    /// were as many caps as arenas. If the tightest gap of all were used, short runs would be
+    /// scattered over all arenas, and none would keep its long gaps.
     fn carve_pages(&mut self, pages: usize, anywhere: bool) -> Option<(usize, usize)> {
-        for (number, arena) in self.arenas.iter_mut().enumerate() {
+        let most_rest = pages / TIGHT_SHARE;
+        let mut loose: Option<(usize, usize)> = None;
+        for number in 0..self.arenas.len() {
+            let arena = &mut self.arenas[number];
             if arena.is_bare {
                 continue;
             }
-            if let Some(at) = arena.pages.carve(pages, anywhere) {
+            let Some(at) = arena.pages.carve(pages, anywhere) else {
+                continue;
+            };
+            let rest = arena.pages.clear_after(at + pages, most_rest + 1);
+            if rest <= most_rest {
+                if let Some((oldest, at)) = loose {
+                    self.arenas[oldest].pages.free(at, pages);
+                }
                 return Some((number, at));
             }
+            if loose.is_some() {
+                arena.pages.free(at, pages);
+            } else {
+                loose = Some((number, at));
+            }
         }
-        None
+        loose
     }
 
     fn free_run(&mut self, serial: u64, pages: Range<usize>) {
@@ -716,6 +741,32 @@ mod tests {
         let all = arenas.carve_run(count * page, OTHER, false);
         assert!(all.is_some(), "all pages are one gap again");
         arenas.free(all.unwrap().0);
+    }
+
+    /// A long gap is not cut while a newer arena has a gap of the run's length.
+    #[test]
+    fn tight_gap_of_a_newer_arena() {
+        let provider = provider("tight", 256 << 10);
+        let arenas = &provider.pool().arenas;
+        let page = arenas.page;
+        let payload = Arc::new(provider.pool().new_segment(33 * page));
+        let newer = payload.serial();
+        let blank = arenas.prepare(33 * page).unwrap();
+        arenas.add(payload, blank, &Account::default());
+        let carve = |pages: usize| arenas.carve_run(pages * page, OTHER, false).unwrap().0;
+        let is_in_newer = |run: &Carved| run.payload.serial() == newer;
+
+        let first = carve(32);
+        assert!(is_in_newer(&first), "one page is left of the gap there");
+        let second = carve(32);
+        assert!(!is_in_newer(&second), "there is no other space");
+        arenas.free(first);
+        let third = carve(20);
+        assert!(!is_in_newer(&third), "tight in neither: in the oldest");
+        for run in [second, third] {
+            arenas.free(run);
+        }
+        assert!(arenas.has_empty_arena());
     }
 
     #[test]
