@@ -112,7 +112,7 @@ pub(crate) fn measure(effort: &Effort) -> Fallible {
             short.cell(NO_GAP),
         ]);
     }
-    show("at_the_cap_scale", &rows);
+    show("at_the_cap scale", &rows);
     Ok(())
 }
 

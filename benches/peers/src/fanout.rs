@@ -12,6 +12,7 @@ use shm_pool_support::latency::Spread;
 use shm_pool_support::payload::has_ends;
 use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::turns::{interleave, Batch};
+use shm_pool_support::units::Nanoseconds;
 use shm_pool_support::Fallible;
 use std::process;
 use std::time::{Duration, Instant};
@@ -25,6 +26,12 @@ const ROWS: [(usize, usize, &str, Goal); 6] = [
     (1 << 20, 2, "1 MiB to 2", Goal::AtLeast(2.0)),
     (1 << 20, 4, "1 MiB to 4", Goal::AtLeast(2.0)),
 ];
+
+/// How many of the rows are of one length: for 1, 2 and 4 subscribers.
+const OF_A_LENGTH: usize = 3;
+
+/// 42 ns where iceoryx2 takes 85.
+const ADDITIONAL: Goal = Goal::AtLeast(2.0);
 
 /// How many messages a subscriber may lag behind, before it misses the oldest.
 pub(crate) const CAPACITY: usize = 2;
@@ -168,6 +175,31 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
             shown_ratio,
             goal.to_string(),
             goal.verdict(ratio).to_owned(),
+        ]);
+    }
+    for (rows, spreads) in ROWS
+        .chunks(OF_A_LENGTH)
+        .zip(spreads.chunks(2 * OF_A_LENGTH))
+    {
+        if effort.is_quick {
+            break;
+        }
+        let first = &rows[0];
+        let last = &rows[OF_A_LENGTH - 1];
+        let more = (last.1 - first.1) as f64;
+        let additional = |one: &Made<Spread>, several: &Made<Spread>| match (one, several) {
+            (Ok(one), Ok(several)) => (several.median - one.median) / more,
+            _ => f64::NAN,
+        };
+        let ours = additional(&spreads[0], &spreads[2 * OF_A_LENGTH - 2]);
+        let theirs = additional(&spreads[1], &spreads[2 * OF_A_LENGTH - 1]);
+        shown.add_row([
+            format!("each additional one after {}", first.2),
+            Nanoseconds(ours).to_string(),
+            Nanoseconds(theirs).to_string(),
+            format!("{:.2}", theirs / ours),
+            ADDITIONAL.to_string(),
+            ADDITIONAL.verdict(theirs / ours).to_owned(),
         ]);
     }
     show("peers fanout", &shown);

@@ -52,7 +52,7 @@ struct Bench {
     quick: &'static str,
 }
 
-const BENCHES: [Bench; 16] = [
+const BENCHES: [Bench; 17] = [
     Bench {
         cargo: "bench --bench shm_pool --",
         full: "",
@@ -65,7 +65,12 @@ const BENCHES: [Bench; 16] = [
     },
     Bench {
         cargo: "bench --bench at_the_cap --",
-        full: "--fits --fitted 20000 --seeds 2",
+        full: "--fits --fitted 60000",
+        quick: "",
+    },
+    Bench {
+        cargo: "bench --bench at_the_cap --",
+        full: "--scale",
         quick: "",
     },
     Bench {
