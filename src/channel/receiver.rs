@@ -256,7 +256,7 @@ impl<T: Payload + ?Sized> ReceiverBuilder<T> {
 ///         match receiver.recv() {
 ///             Ok(message) => println!("{} bytes", message.len()),
 ///
-///             // Go on: this message is lost, because someone has removed or overwritten its memory.
+///             // Go on: this message is lost: another process has removed or overwritten its memory.
 ///             Err(error) if error.is_message_lost() => eprintln!("{error}"),
 ///
 ///             // Try again: descriptors or memory are short, or the program holds too many messages.

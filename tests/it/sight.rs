@@ -136,3 +136,44 @@ fn cap_for_one_chunk_of_each_thread() {
 fn cap_for_one_chunk_of_each_thread_with_windows() {
     no_refusal(Tuning::new().idle_window(64));
 }
+
+/// One thread evicts a chunk for each of its messages. Another one grants messages to peers that it
+/// disconnects. Neither takes memory from the other.
+#[test]
+fn disconnects_beside_a_thread_that_evicts() {
+    const GRANTED: usize = MIB / 4;
+    /// More than the cap has room for together, and less than half of it each.
+    const EVICTED: [usize; 3] = [MIB, MIB + MIB / 4, MIB + MIB / 2];
+    let provider = builder()
+        .max_bytes(3 * MIB + MIB / 2)
+        .max_bytes_per_peer(GRANTED)
+        .build()
+        .unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let evicting = scope.spawn(|| {
+            let client = Client::new();
+            let mut rounds = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                for len in EVICTED {
+                    send_once(&provider, &client, len).unwrap();
+                }
+                rounds += 1;
+            }
+            rounds
+        });
+        for _ in 0..ROUNDS / 100 {
+            let client = Client::new();
+            let peer = client.connect(provider.id()).unwrap();
+            let message = provider.alloc(GRANTED).unwrap().freeze();
+            let granted = message.grant(peer).unwrap();
+            drop(message);
+            assert!(provider.disconnect(peer));
+            assert!(client.attach(&granted).is_err(), "it is disconnected");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(evicting.join().unwrap() > 0);
+    });
+    let stats = provider.stats();
+    assert_eq!((stats.bytes_leased, stats.bytes_in_use), (0, 0));
+}
