@@ -310,8 +310,8 @@ texts! { send_errors: SendErrorKind
     TooManyBorrowed { max: 2048, max_bytes: Some(65_536) } =>
         "the receiver holds as much as it may: at most 2048 buffers and 65536 bytes; wait until it \
          drops some, or raise max_borrowed or PublisherBuilder::max_bytes_per_receiver";
-    TooManyReceivers { max: 16 } =>
-        "cannot wait for so many receivers: at most 16 can join; wait for fewer, or raise \
+    TooManyReceivers(out_of_range("max_subscribers", 17, 0, 16)) =>
+        "cannot wait for 17 receivers: at most 16 can join; wait for fewer, or raise \
          PublisherBuilder::max_subscribers";
     Disconnected => "the receiver has closed or died; create a new channel";
     Alloc(Box::new(AllocError::TooLarge { len: 2, max: 1 })) =>

@@ -583,7 +583,7 @@ impl From<SendErrorKind> for Failure {
             SendErrorKind::TimedOut | SendErrorKind::NoReceiver { .. } => (Status::TimedOut, 0),
             SendErrorKind::OtherVersion { .. } => (Status::OtherVersion, 0),
             SendErrorKind::TooManyBorrowed { .. } => (Status::TooManyBorrowed, 0),
-            SendErrorKind::TooManyReceivers { .. } => (Status::InvalidArgument, 0),
+            SendErrorKind::TooManyReceivers(_) => (Status::InvalidArgument, 0),
             SendErrorKind::Disconnected => (Status::Disconnected, 0),
             SendErrorKind::OtherProvider { .. } => (Status::OtherProvider, 0),
             SendErrorKind::Forked => (Status::Forked, 0),

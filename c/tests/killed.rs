@@ -359,7 +359,7 @@ impl Reader {
             }
             _ => {
                 let client = Client::in_namespace(namespace);
-                let provider = ProviderId::from_u64(u64::from_ne_bytes(owner.expect()));
+                let provider = ProviderId::from(u64::from_ne_bytes(owner.expect()));
                 let peer = client.connect(provider).expect("a provider");
                 owner.tell(&peer.to_bytes());
                 let mut descriptors = Vec::new();

@@ -274,7 +274,7 @@ impl IntoPyErr for SendErrorKind {
         match &self {
             _ if is_full(&self) => Timeout::new_err((libc::ETIMEDOUT, chain(&self))),
             Self::Disconnected => closed(&self),
-            Self::TooManyReceivers { .. } | Self::OtherProvider { .. } => invalid(&self),
+            Self::TooManyReceivers(_) | Self::OtherProvider { .. } => invalid(&self),
             Self::Alloc(error) => (**error).clone().into_py(),
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),

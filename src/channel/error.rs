@@ -391,11 +391,8 @@ pub enum SendErrorKind {
         /// The most bytes that it may hold in buffers, if they are limited.
         max_bytes: Option<usize>,
     },
-    /// More receivers to wait for than the publisher accepts.
-    TooManyReceivers {
-        /// The maximum number of receivers.
-        max: usize,
-    },
+    /// More receivers to wait for than the publisher's `max_subscribers`.
+    TooManyReceivers(OutOfRange),
     /// The receiver has closed its end or died. Buffers that it had not received are returned.
     Disconnected,
     /// No buffer could be allocated for the bytes, which do not fit in a slot.
@@ -460,9 +457,7 @@ impl SendErrorKind {
             }
             Self::Disconnected => io::ErrorKind::BrokenPipe,
             Self::Interrupted => io::ErrorKind::Interrupted,
-            Self::TooManyReceivers { .. } | Self::OtherProvider { .. } => {
-                io::ErrorKind::InvalidInput
-            }
+            Self::TooManyReceivers(_) | Self::OtherProvider { .. } => io::ErrorKind::InvalidInput,
             Self::Alloc(error) => error.io_kind(),
             Self::Forked => io::ErrorKind::Other,
             Self::NoHelper(error) => error.io_kind(),
@@ -504,9 +499,9 @@ impl Explain for SendErrorKind {
                     None => Ok(()),
                 }
             }
-            Self::TooManyReceivers { max } => write!(
+            Self::TooManyReceivers(OutOfRange { value, max, .. }) => write!(
                 f,
-                "cannot wait for so many receivers: at most {max} can join"
+                "cannot wait for {value} receivers: at most {max} can join"
             ),
             Self::Disconnected => write!(f, "the receiver has closed or died"),
             Self::Alloc(_) => write!(f, "no buffer could be allocated for the copy"),
@@ -528,7 +523,7 @@ impl Explain for SendErrorKind {
             Self::Full { .. } => Some(Advice::RaiseCapacity),
             Self::OtherVersion { .. } => Some(Advice::SameVersion),
             Self::TooManyBorrowed { .. } => Some(Advice::RaiseMaxBorrowed),
-            Self::TooManyReceivers { .. } => Some(Advice::WaitForFewer),
+            Self::TooManyReceivers(_) => Some(Advice::WaitForFewer),
             Self::Disconnected => Some(Advice::CreateChannel),
             Self::OtherProvider { .. } => Some(Advice::ChannelForEachProvider),
             Self::Forked => Some(Advice::CreateInThisProcess),

@@ -146,7 +146,7 @@ fn disconnects_beside_a_thread_that_evicts() {
     const EVICTED: [usize; 3] = [MIB, MIB + MIB / 4, MIB + MIB / 2];
     let provider = builder()
         .max_bytes(3 * MIB + MIB / 2)
-        .max_bytes_per_peer(GRANTED)
+        .max_bytes_per_peer(2 * MIB)
         .build()
         .unwrap();
     let is_over = AtomicBool::new(false);

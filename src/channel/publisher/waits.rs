@@ -6,6 +6,7 @@ use super::{Publisher, PublishingEnd};
 use crate::channel::error::{SendError, SendErrorKind};
 use crate::channel::parker::{Awaited, AwaitedWord};
 use crate::channel::Payload;
+use crate::error::OutOfRange;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
@@ -56,10 +57,8 @@ impl<T: Payload + ?Sized> Publisher<T> {
 impl PublishingEnd {
     /// Checks whether so many receivers can be waited for.
     pub(super) fn check_count(&self, count: usize) -> Result<(), SendErrorKind> {
-        let max = self.rules.max_subscribers;
-        if count > max {
-            return Err(SendErrorKind::TooManyReceivers { max });
-        }
+        OutOfRange::check("max_subscribers", count, 0, self.rules.max_subscribers)
+            .map_err(SendErrorKind::TooManyReceivers)?;
         self.check_fork()
     }
 
