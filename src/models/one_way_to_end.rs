@@ -262,7 +262,6 @@ fn two_peers_end() {
         let other = scene.start_peer(1);
         owner.kill();
         both(move || one.disconnect(), move || other.disconnect());
-        scene.sweep();
     });
 }
 
