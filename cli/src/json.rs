@@ -117,7 +117,7 @@ pub(crate) struct Channel {
 #[derive(Serialize)]
 struct Damaged {
     id: String,
-    reason: String,
+    problem: String,
     is_orphan: bool,
 }
 
@@ -308,7 +308,7 @@ impl Damaged {
     fn of(damaged: &inspect::DamagedReceiver) -> Self {
         Self {
             id: damaged.id.to_string(),
-            reason: damaged.reason.clone(),
+            problem: damaged.reason.clone(),
             is_orphan: damaged.is_orphan,
         }
     }

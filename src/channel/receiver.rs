@@ -339,11 +339,12 @@ impl Options {
         )
     }
 
-    /// Opens the channel `name`, once.
+    /// Opens the channel `name`, once, unless it is that of a provider that has `died`.
     pub(super) fn open(
         &self,
         name: &str,
         interrupts: &Arc<Interrupts>,
+        died: Option<ProviderId>,
     ) -> Result<OpenChannel, ChannelError> {
         let names = &self.names;
         let uid = names.uid();
@@ -355,6 +356,9 @@ impl Options {
                 object.path()
             })?;
         let provider = found.facts.provider;
+        if died == Some(provider) {
+            return Err(ChannelError::Closed(object.path()));
+        }
         // Before joining, which could not be undone.
         let memory = memory_doorbell(names, provider, uid).map_err(not_a_channel)?;
         let (object, on_full) = if found.facts.kind == Kind::Rendezvous {
@@ -637,6 +641,11 @@ impl OpenChannel {
 
     pub(super) fn is_evicted(&self) -> bool {
         self.object.is_evicted()
+    }
+
+    /// Returns `true` if the sender's process has died, or is dying.
+    pub(super) fn has_sender_died(&self) -> bool {
+        self.is_disconnected() && !self.object.shared().header().what.0.is_closed()
     }
 
     /// Not inlined, so that a received message stays in registers on its way to the caller.

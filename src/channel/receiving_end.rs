@@ -25,6 +25,7 @@ use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{ready, Context, Poll, Waker};
+use std::time::Duration;
 
 /// What a [`Receiver`](super::Receiver) or [`Subscriber`](super::Subscriber) does when the other
 /// side has ended and everything that it sent has been received.
@@ -90,6 +91,37 @@ fn is_to_wait(error: &ChannelError) -> bool {
     may_open_later(error) || matches!(error, ChannelError::HasReceiver { .. })
 }
 
+/// A sender that has died.
+///
+/// The kernel tells its receivers some time before it releases the locks of its process. Until then its
+/// channel looks alive. An end that opened it again would miss the successor until its next check of
+/// the sender, up to a second later.
+struct Died {
+    provider: ProviderId,
+    /// Garbage in shared memory may only have made it look dead.
+    until: Option<Deadline>,
+}
+
+impl Died {
+    /// The kernel takes about a second to release 4 GB of memory, and then the locks.
+    const LONGEST_TEARDOWN: Duration = Duration::from_secs(10);
+
+    fn new(provider: ProviderId) -> Self {
+        Self {
+            provider,
+            until: Deadline::after(Self::LONGEST_TEARDOWN),
+        }
+    }
+
+    /// Returns the provider whose channel is not opened now.
+    fn provider(died: &Option<Self>) -> Option<ProviderId> {
+        match died {
+            Some(died) if !Deadline::is_past(died.until) => Some(died.provider),
+            Some(_) | None => None,
+        }
+    }
+}
+
 pub struct ReceivingEnd {
     pub(super) open: Option<OpenChannel>,
     options: Options,
@@ -99,6 +131,7 @@ pub struct ReceivingEnd {
     last_error: Option<ChannelError>,
     /// An error found by `wait_any`, which the next receive returns.
     failed: Option<Box<ChannelError>>,
+    died: Option<Died>,
     /// Boundaries that no `recv_event` has reported.
     has_disconnected: bool,
     has_connected: bool,
@@ -122,6 +155,7 @@ impl ReceivingEnd {
             attempts,
             last_error: None,
             failed: None,
+            died: None,
             has_disconnected: false,
             has_connected: false,
             interrupts: Interrupts::new(),
@@ -153,9 +187,10 @@ impl ReceivingEnd {
             options,
             name,
             interrupts,
+            died,
             ..
         } = self;
-        let attempt = || options.open(name, interrupts);
+        let attempt = || options.open(name, interrupts, Died::provider(died));
         let opened = attempts.repeat_until(may_open_later, deadline, attempt)?;
         self.connected(opened);
         Ok(())
@@ -186,9 +221,10 @@ impl ReceivingEnd {
             name,
             interrupts,
             last_error,
+            died,
             ..
         } = self;
-        let attempt = || options.open(name, interrupts);
+        let attempt = || options.open(name, interrupts, Died::provider(died));
         let wait = |attempts: &mut Attempts| wait(attempts, interrupts);
         match ready!(attempts.repeat(is_to_wait, last_error, attempt, wait))? {
             Ok(opened) => {
@@ -202,6 +238,7 @@ impl ReceivingEnd {
     fn connected(&mut self, opened: OpenChannel) {
         self.open = Some(opened);
         self.last_error = None;
+        self.died = None;
         self.has_connected = true;
     }
 
@@ -407,6 +444,9 @@ impl ReceivingEnd {
     /// Closes the channel of a sender that has ended.
     fn close(&mut self) {
         if let Some(open) = self.open.take() {
+            if open.has_sender_died() {
+                self.died = Some(Died::new(open.provider()));
+            }
             open.leave();
         }
         if self.has_connected {

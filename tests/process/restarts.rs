@@ -19,7 +19,7 @@ use shm_pool_support::procfs;
 use shm_pool_support::tasks::block_on;
 use std::fs;
 use std::mem::discriminant;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
@@ -200,6 +200,60 @@ fn boundary_of_restart() {
             names.sweep();
         }
     }
+}
+
+/// The kernel tells receivers of a death before it releases the locks of the process. A subscriber does
+/// not join the channel of a process that is dying, where it would miss the start of the successor.
+#[test]
+fn dying_publisher_is_not_joined() {
+    let names = Names::new("restart-dying");
+    let first = start(&names, "publisher", 1);
+    let mut subscriber = subscribe(names.prefix());
+    let before = connected(&mut subscriber);
+    assert_eq!(first.request(&Message::Number(1)), Message::Done);
+    drop(message(&mut subscriber));
+
+    // While these are open, the locks are held, as by a process whose memory is being released.
+    let locks = duplicates_of(&first, &format!("{}.{CHANNEL}.channel", names.prefix()));
+    if locks.is_empty() {
+        eprintln!("skipped: the system does not let this process have another one's descriptors");
+        first.kill();
+        drop(subscriber);
+        names.sweep();
+        return;
+    }
+    first.kill();
+    disconnected(&mut subscriber);
+    assert!(subscriber.is_empty());
+    let objects = shm::objects(names.prefix());
+    let is_connection = |object: &String| object.contains("connection");
+    assert!(!objects.iter().any(is_connection), "{objects:?}");
+    assert_eq!(subscriber.provider(), None);
+
+    drop(locks);
+    let second = start(&names, "publisher", 2);
+    assert_ne!(connected(&mut subscriber), before);
+    assert_eq!(second.request(&Message::Number(1)), Message::Done);
+    shm::check(&message(&mut subscriber), 2 << 32).unwrap();
+    second.kill();
+    drop(subscriber);
+    names.sweep();
+}
+
+/// Returns duplicates of the descriptors that a child has of an object.
+fn duplicates_of(child: &Child, object: &str) -> Vec<OwnedFd> {
+    let mut duplicates = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap() {
+        let entry = entry.unwrap();
+        let Ok(file) = fs::read_link(entry.path()) else {
+            continue;
+        };
+        if file.ends_with(object) {
+            let descriptor = entry.file_name().to_str().unwrap().parse().unwrap();
+            duplicates.extend(sys::descriptor_of(child.id(), descriptor));
+        }
+    }
+    duplicates
 }
 
 /// `recv` passes over the boundaries, and with [`OnEnd::Return`] ends with the first publisher.

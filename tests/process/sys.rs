@@ -189,6 +189,26 @@ impl Alarms {
     }
 }
 
+/// Returns a duplicate of a descriptor of another process, which refers to the same open file
+/// description; `None` if this process may not have it.
+pub(crate) fn descriptor_of(process: u32, descriptor: RawFd) -> Option<OwnedFd> {
+    // SAFETY: numbers only.
+    let of_process = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
+    if of_process < 0 {
+        return None;
+    }
+    // SAFETY: the call returned a new descriptor, which has no other owner.
+    let of_process = unsafe { OwnedFd::from_raw_fd(of_process as RawFd) };
+    let process = of_process.as_raw_fd();
+    // SAFETY: numbers only.
+    let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process, descriptor, 0) };
+    if copy < 0 {
+        return None;
+    }
+    // SAFETY: as above.
+    Some(unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
+}
+
 /// Sends a signal to a thread of this process that is alive.
 pub(crate) fn send_signal(thread: libc::pid_t) {
     // SAFETY: numbers only.
