@@ -112,7 +112,7 @@ impl Advice {
     /// The words of Rust.
     fn in_rust(self) -> &'static str {
         match self {
-            Self::RaiseMaxAlloc => "raise ProviderBuilder::max_alloc, which is max_bytes by default",
+            Self::RaiseMaxAlloc => "raise ProviderBuilder::max_alloc, and max_bytes, which limits it",
             Self::LowerMaxAlloc => {
                 "raise the limit (ulimit -v, cgroup memory), or lower ProviderBuilder::max_alloc"
             }
@@ -142,7 +142,7 @@ impl Advice {
             Self::SetOwnerUid => "see Namespace::of_user",
             Self::OtherNameOrWait => "choose another name, or wait with create_timeout",
             Self::CheckSender => {
-                "the sender has not created it yet, has closed it, or uses another namespace"
+                "it was not created yet, was closed, or is in another namespace"
             }
             Self::OpenSuccessor => "open the channel of its successor",
             Self::OpenLater => "try again, as open_timeout does",

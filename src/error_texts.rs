@@ -139,7 +139,7 @@ texts! { build_errors: BuildError
 texts! { alloc_errors: AllocError
     TooLarge { len: 70_000, max: 65_536 } =>
         "70000 bytes are more than this provider's largest allocation of 65536 bytes; raise \
-         ProviderBuilder::max_alloc, which is max_bytes by default";
+         ProviderBuilder::max_alloc, and max_bytes, which limits it";
     UnsupportedAlignment(8192) =>
         "an alignment of 8192 bytes is not supported: the largest is 4096 bytes";
     Exhausted { len: 400, max_bytes: 1000, in_use: 500, idle: 300, leased: 200 } =>
@@ -244,8 +244,8 @@ texts! { channel_errors: ChannelError
         "/dev/shm/shm_pool.camera.channel is the channel of a live sender or publisher in process \
          4711 (driver), which is stopped; choose another name, or wait with create_timeout";
     NotFound(channel()) =>
-        "/dev/shm/shm_pool.camera.channel does not exist; the sender has not created it yet, has \
-         closed it, or uses another namespace";
+        "/dev/shm/shm_pool.camera.channel does not exist; it was not created yet, was closed, or is in \
+         another namespace";
     Closed(channel()) =>
         "the sender of /dev/shm/shm_pool.camera.channel has closed or died; open the channel of its \
          successor";

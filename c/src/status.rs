@@ -189,7 +189,7 @@ pub extern "C" fn shm_pool_status_name(status: c_int) -> *const c_char {
 fn words(advice: Advice) -> &'static str {
     match advice {
         Advice::RaiseMaxAlloc => {
-            "raise the option max_alloc of the provider, which is max_bytes by default"
+            "raise the option max_alloc of the provider, and max_bytes, which limits it"
         }
         Advice::LowerMaxAlloc => "raise the limit (ulimit -v, cgroup memory), or lower max_alloc",
         Advice::MakeRoom => "drop buffers, let the peers drop their views, or raise max_bytes",
@@ -219,9 +219,7 @@ fn words(advice: Advice) -> &'static str {
         Advice::CreateClient => "create a new client",
         Advice::SetOwnerUid => "see the option owner_uid of the client",
         Advice::OtherNameOrWait => "choose another name, or create it with a timeout_ns",
-        Advice::CheckSender => {
-            "the sender has not created it yet, has closed it, or uses another name_prefix"
-        }
+        Advice::CheckSender => "it was not created yet, was closed, or has another name_prefix",
         Advice::OpenSuccessor => "open the channel of its successor",
         Advice::OpenLater => "try again, or open with a timeout_ns",
         Advice::RaiseReceivers => {

@@ -30,7 +30,7 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
 /// The advice of an error, with the names of Python's interface.
 fn words(advice: Advice) -> &'static str {
     match advice {
-        Advice::RaiseMaxAlloc => "raise Provider(max_alloc=), which is max_bytes= by default",
+        Advice::RaiseMaxAlloc => "raise Provider(max_alloc=), and max_bytes=, which limits it",
         Advice::LowerMaxAlloc => {
             "raise the limit (ulimit -v, cgroup memory), or lower Provider(max_alloc=)"
         }
@@ -64,9 +64,7 @@ fn words(advice: Advice) -> &'static str {
         Advice::CreateClient => "create a new client",
         Advice::SetOwnerUid => "see Namespace(uid=)",
         Advice::OtherNameOrWait => "choose another name, or wait with timeout=",
-        Advice::CheckSender => {
-            "the sender has not created it yet, has closed it, or is in another namespace"
-        }
+        Advice::CheckSender => "it was not created yet, was closed, or is in another namespace",
         Advice::OpenSuccessor => "open the channel of its successor",
         Advice::OpenLater => "try again, or open it with a timeout",
         Advice::RaiseReceivers => "close one, or raise Publisher(max_subscribers=)",

@@ -25,9 +25,10 @@
 //! # A transport of your own
 //!
 //! If your processes already exchange bytes, send the 32 bytes of a message's
-//! [`Descriptor`](crate::Descriptor). If you know who will receive it,
-//! [`grant`](crate::ShmBytes::grant) the message: then the pool keeps it for that peer, and you may
-//! drop it at once. Otherwise keep the [`ShmBytes`](crate::ShmBytes) until the receiver confirms.
+//! [`Descriptor`](crate::Descriptor). The process that receives it is a *peer* once its
+//! [`Client`](crate::Client) has connected, and *attaches* to the message to read it. If you know
+//! which peer that will be, [`grant`](crate::ShmBytes::grant) the message: then the pool keeps it for
+//! that peer, and you may drop it at once. Otherwise keep the [`ShmBytes`](crate::ShmBytes) until the receiver confirms.
 //!
 //! ```
 //! use shm_pool::{Client, Descriptor, PeerId, Provider};
@@ -175,7 +176,9 @@
 //!
 //! A [`Sender`](crate::channel::Sender) delivers every message once and in order to one
 //! [`Receiver`](crate::channel::Receiver). When the channel is full, `send` waits. Messages that are
-//! sent before the receiver opens the channel wait for it.
+//! sent before the receiver opens the channel wait for it as long as the sender exists; if the sender
+//! ends before, they are discarded. `Receiver::open` fails if there is no sender yet, and
+//! [`open_timeout`](crate::channel::ReceiverBuilder::open_timeout) waits for one.
 //!
 //! ```
 //! use shm_pool::channel::{Receiver, Sender};

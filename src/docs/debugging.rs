@@ -1,7 +1,7 @@
 //! Finding the process that holds the memory, the receiver that is stuck, and the files of dead processes.
 //!
-//! The command `shm-pool` answers these questions from outside, without disturbing any process. From
-//! the repository:
+//! The command `shm-pool` answers these questions from outside, without disturbing any process. It
+//! needs Rust 1.88. From the repository:
 //!
 //! ```console
 //! $ cargo install --path cli
@@ -107,7 +107,7 @@
 //! # A killed process
 //!
 //! What a killed process held returns to the pool when the pool needs memory. What it *owned* is an
-//! orphan until its last reader ends, the next provider with the same prefix starts, or you sweep:
+//! orphan until its last reader ends, a program creates a provider with the same prefix, or you sweep:
 //!
 //! ```console
 //! $ shm-pool ls --check; echo $?

@@ -62,7 +62,7 @@
 //!   implies it, and runs each service as a different user.
 //! * **Removed under a living program:** connected receivers get all messages at first. The next
 //!   [`build`](crate::ProviderBuilder::build) in the namespace, or a sweep, also removes the segments
-//!   that the publisher has made since, so later messages are lost. New receivers do not find the
+//!   that the publisher has made since its files were removed, so later messages are lost. New receivers do not find the
 //!   channel. `shm-pool ls` lists such objects with their processes, and so does
 //!   [`Report::removed`](crate::inspect::Report::removed). Restart the publisher.
 //! * **`systemd-tmpfiles`** removes old files only from directories that a rule names with an age.
@@ -251,7 +251,7 @@
 //! [`room_for`](crate::ProviderBuilder::room_for) makes one segment too. One segment has at most 64 GiB.
 //! For clients there is [`Client::warm`](crate::Client::warm).
 //!
-//! After `chroot` or in another mount namespace, a program goes on without any of these limits if it
+//! After `chroot` or in another mount namespace, a program goes on as before, without what the table says, if it
 //! reaches the directory by a descriptor that it has opened before, as long as /proc is mounted there:
 //!
 //! ```

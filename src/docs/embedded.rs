@@ -1,5 +1,5 @@
 //! Embedded and real-time publishers: everything that costs memory or time comes before the first
-//! message.
+//! message. For the words see the crate's [vocabulary](crate#vocabulary).
 //!
 //! # The steps
 //!

@@ -179,7 +179,8 @@
 #![doc = include_str!("message.svg")]
 //!
 //! 1. `alloc` takes an idle chunk of memory from the pool. Only your thread can access it.
-//! 2. `send` makes the frame read-only, and passes 64 bytes that describe it to each subscriber.
+//! 2. `send` makes the frame read-only, and writes to each subscriber's queue a slot of 64 bytes that
+//!    says where it is.
 //! 3. `recv` returns the frame itself. Each subscriber *borrows* the same bytes.
 //! 4. When the last subscriber has dropped its [`Message`](crate::channel::Message), the memory is
 //!    idle again. The next `alloc` of that length reuses it, without a system call.
@@ -204,8 +205,8 @@
 //!
 //! A program that returns from `main` removes its objects from /dev/shm. Ctrl-C and `kill` end these
 //! two programs before that, as `kill -9` does. The objects of a killed one are removed by the last
-//! subscriber that reads its messages, or by the next provider that starts. If all programs were
-//! killed, they stay until then. The command `shm-pool` shows them. It needs Rust 1.88, and takes some
+//! subscriber that reads its messages, or by the next program that creates a provider with the same
+//! prefix. If all programs were killed, they stay until then. The command `shm-pool` shows them. It needs Rust 1.88, and takes some
 //! minutes to compile:
 //!
 //! ```console

@@ -1,4 +1,5 @@
-//! Every limit of the crate, and the behaviour at each.
+//! Every limit of the crate, and the behaviour at each. For the words see the crate's
+//! [vocabulary](crate#vocabulary).
 //!
 //! # Limits that a program can reach
 //!
@@ -51,12 +52,13 @@
 //!   1,048,576; 128 bytes of /dev/shm each. Above it:
 //!   [`ShareError::TooManyShared`](crate::ShareError::TooManyShared).
 //! * **Payload held, and the length of all segments together:** [`ProviderBuilder::max_bytes`],
-//!   and 1 TiB: 16 segments of at most 64 GiB. Above it:
+//!   1 GiB by default, and 1 TiB: 16 segments of at most 64 GiB. Above it:
 //!   [`AllocError::Exhausted`](crate::AllocError::Exhausted).
-//! * **Segments of a provider:** 16 at a time; 16 ever created, unless it is trimmed or keeps
-//!   nothing ([`max_idle_per_class`] 0). Above it, idle ones are destroyed for a longer one.
-//! * **A message:** [`ProviderBuilder::max_alloc`](crate::ProviderBuilder::max_alloc), at most 64
-//!   GiB; 4 GiB with `shm-pool-zenoh`. Above it:
+//! * **Segments of a provider:** 16 at a time. One that is never trimmed, and keeps idle chunks
+//!   ([`max_idle_per_class`] above 0), creates no more in its life. Above it, idle ones are destroyed
+//!   for a longer one.
+//! * **A message:** [`ProviderBuilder::max_alloc`](crate::ProviderBuilder::max_alloc), at most
+//!   `max_bytes` and 64 GiB; 4 GiB with `shm-pool-zenoh`. Above it:
 //!   [`AllocError::TooLarge`](crate::AllocError::TooLarge).
 //! * **Alignment:** 4096 bytes. Above it:
 //!   [`AllocError::UnsupportedAlignment`](crate::AllocError::UnsupportedAlignment).

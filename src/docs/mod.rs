@@ -13,6 +13,8 @@
 //! | know what survives which crash | [`guarantees`] |
 //! | know every limit | [`limits`] |
 //!
+//! The words that all of them use are in the crate's [vocabulary](crate#vocabulary).
+//!
 //! The guide for Python is `python/README.md` in the repository, and the one for C and C++ is
 //! `c/README.md`.
 #![forbid(unsafe_code)]
