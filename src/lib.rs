@@ -161,7 +161,7 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | *provider*, *owner* | the process that allocates |
+//! | *provider* | what a process allocates with; that process is its *owner* |
 //! | *peer* | a process that is attached to a provider |
 //! | *chunk* | the memory of one allocation |
 //! | *size class* | the lengths that share chunks of one size: each multiple of 64 bytes up to 2 KiB, then 32 per doubling |

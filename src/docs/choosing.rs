@@ -1,6 +1,7 @@
 //! Choosing a way to send, by the number of receivers and by what may be lost.
 //!
-//! Start at the top. The first *yes* is your answer, and each answer has a program below.
+//! Start at the top. The first *yes* is your answer, and each answer has a program below, which prints
+//! nothing if all went well.
 //!
 #![doc = include_str!("choosing.svg")]
 //!

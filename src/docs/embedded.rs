@@ -262,8 +262,7 @@
 //!   borrowed buffers](crate::channel::SubscriberBuilder::capacity).
 //!
 //! A message is [rounded up to its class](super::limits#memory-near-the-cap). Private memory, which no
-//! cap covers, is mostly 32 bytes per page of payload, and 32 per 64 bytes of pages that short
-//! messages are carved from.
+//! cap covers, is at most 180 bytes for each chunk, and 0.8 % of its length.
 //!
 //! # A file system of its own
 //!

@@ -16,8 +16,9 @@
 //!
 //! # The publisher
 //!
-//! A [`Provider`](crate::Provider) owns the shared memory of a process. A
-//! [`Publisher`](crate::channel::Publisher) sends messages under a name. Write this to
+//! A [`Provider`](crate::Provider) allocates the shared memory of a process. A
+//! [`Publisher`](crate::channel::Publisher) sends messages under a name, which may be any text, such as
+//! `/front/image_raw`. (Its file has the name `shm_pool.%2Ffront%2Fimage_raw.channel`.) Write this to
 //! `src/bin/publisher.rs`:
 //!
 //! ```

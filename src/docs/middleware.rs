@@ -143,7 +143,8 @@
 //!
 //! `examples/toy_middleware.rs` keeps its counts in a table of their own and sends places by a
 //! socket. `shm-pool-zenoh` is a backend for zenoh. The program above trusts its reader: one that
-//! maps segments writable can write to any message.
+//! maps segments writable can write to any message. Its publisher has only a process id as a name, which the
+//! section *Names* improves.
 //!
 //! # Collecting
 //!
