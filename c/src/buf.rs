@@ -31,6 +31,17 @@ pub struct Buf {
 }
 value!(Buf: ShmBytes);
 
+impl Buf {
+    pub(crate) fn of(content: ShmBytes) -> Self {
+        // As C initialises one.
+        let mut buf = Self {
+            opaque: [MaybeUninit::new(0); 3],
+        };
+        buf.put(content);
+        buf
+    }
+}
+
 /// Names one message: 32 plain bytes, for any transport. A descriptor holds no memory.
 #[repr(C)]
 pub struct Descriptor {

@@ -399,29 +399,23 @@ fn put_back(buf: &mut Buf, error: SendError<ShmBytes>) -> Failure {
     failure
 }
 
-/// Freezes a buffer and sends it, or leaves it in place.
-#[inline]
-fn send_mut<T>(
-    buf: Option<&mut BufMut>,
-    send: impl FnOnce(ShmBytes) -> Result<T, SendError<ShmBytes>>,
-) -> Result<T, Failure> {
-    let buf = buf.required("buf")?;
-    let content = buf.take().required("buf")?;
-    match send(content.freeze()) {
-        Ok(sent) => Ok(sent),
-        Err(error) => Err(put_back_mut(buf, error)),
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn put_back_mut(buf: &mut BufMut, error: SendError<ShmBytes>) -> Failure {
-    let failure = error.kind().into();
-    // Always: what was not sent has no other handle, and no reader.
-    if let Ok(content) = error.into_message().try_into_mut() {
-        buf.put(content);
-    }
-    failure
+/// Freezes a buffer and sends it by the function for frozen ones, or leaves it in place. A second copy of
+/// a send would be inlined into neither, which costs each send a nanosecond.
+fn send_mut(buf: Option<&mut BufMut>, send: impl FnOnce(&mut Buf) -> Status) -> Status {
+    guard(|| {
+        let buf = buf.required("buf")?;
+        let content = buf.take().required("buf")?;
+        let mut frozen = Buf::of(content.freeze());
+        let status = send(&mut frozen);
+        let Some(content) = frozen.take() else {
+            return Ok(());
+        };
+        // Always: what was not sent has no other handle, and no reader.
+        if let Ok(content) = content.try_into_mut() {
+            buf.put(content);
+        }
+        Err(Failure::described(status))
+    })
 }
 
 /// Creates the channel `name`, for buffers of one provider and one receiver.
@@ -547,6 +541,7 @@ pub extern "C" fn shm_pool_sender_alloc(
 /// without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `NO_HELPER`, `FORKED`,
 /// `INVALID_ARGUMENT`.
 #[no_mangle]
+#[inline(never)]
 pub extern "C" fn shm_pool_sender_send(
     sender: Option<&mut Sender>,
     buf: Option<&mut Buf>,
@@ -572,12 +567,8 @@ pub extern "C" fn shm_pool_sender_send_mut(
     buf: Option<&mut BufMut>,
     timeout_ns: u64,
 ) -> Status {
-    guard(|| {
-        let sender = &mut sender.required("sender")?.end;
-        send_mut(buf, |content| match timeout_ns {
-            SHM_POOL_FOREVER => sender.send(content),
-            _ => sender.send_with(content, send_options(None, timeout_ns)),
-        })
+    send_mut(buf, |frozen| {
+        shm_pool_sender_send(sender, Some(frozen), timeout_ns)
     })
 }
 
@@ -911,6 +902,7 @@ pub extern "C" fn shm_pool_publisher_has_receivers(publisher: Option<&mut Publis
 /// Errors: `FULL` and `TOO_MANY_BORROWED` without a wait, and `TIMED_OUT`, before `block_limit_ns`
 /// has passed; `INTERRUPTED`, `OTHER_PROVIDER`, `NO_HELPER`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
+#[inline(never)]
 pub extern "C" fn shm_pool_publisher_send(
     publisher: Option<&mut Publisher>,
     buf: Option<&mut Buf>,
@@ -943,16 +935,8 @@ pub extern "C" fn shm_pool_publisher_send_mut(
     timeout_ns: u64,
     sent: Option<&mut MaybeUninit<Sent>>,
 ) -> Status {
-    guard(|| {
-        let publisher = &mut publisher.required("publisher")?.end;
-        let report = send_mut(buf, |content| match timeout_ns {
-            SHM_POOL_FOREVER => publisher.send(content),
-            _ => publisher.send_with(content, send_options(None, timeout_ns)),
-        })?;
-        if let Some(sent) = sent {
-            sent.write(report.into());
-        }
-        Ok(())
+    send_mut(buf, |frozen| {
+        shm_pool_publisher_send(publisher, Some(frozen), timeout_ns, sent)
     })
 }
 

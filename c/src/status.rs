@@ -278,6 +278,11 @@ thread_local! {
 pub(crate) struct Failure(Status);
 
 impl Failure {
+    /// The failure that another function of this library has returned, and described.
+    pub(crate) fn described(status: Status) -> Self {
+        Self(status)
+    }
+
     #[cold]
     fn keep(status: Status, errno: c_int, text: Text) -> Self {
         // While the thread exits there is no place for it.
