@@ -366,10 +366,10 @@ impl Provider {
         let pool = self.get()?;
         let reservation =
             detach(py, || pool.provider.reserve(len, count)).map_err(IntoPyErr::into_py)?;
-        Ok(Reservation(
-            Closable::new(reservation, "reservation"),
+        Ok(Reservation {
+            reservation: Closable::new(reservation, "reservation"),
             count,
-        ))
+        })
     }
 
     /// Ends all current and future waits for memory with :class:`Interrupted`, also those of senders and publishers.
@@ -466,35 +466,38 @@ impl Provider {
 
 /// Buffers made in advance, until it is closed. Made by :meth:`Provider.reserve`.
 #[pyclass(frozen, module = "shm_pool")]
-pub(crate) struct Reservation(Arc<Closable<shm_pool::Reservation>>, usize);
+pub(crate) struct Reservation {
+    reservation: Arc<Closable<shm_pool::Reservation>>,
+    count: usize,
+}
 
 #[pymethods]
 impl Reservation {
     /// The number of buffers.
     #[getter]
     fn count(&self) -> PyResult<usize> {
-        self.0.get()?;
-        Ok(self.1)
+        self.reservation.get()?;
+        Ok(self.count)
     }
 
     /// Ends the reservation: its idle buffers are like others from now on.
     fn close(&self, py: Python<'_>) {
-        self.0.close(py);
+        self.reservation.close(py);
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().0.get()?;
+        slf.get().reservation.get()?;
         Ok(slf)
     }
 
     #[pyo3(signature = (*_error))]
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) {
-        self.0.close(py);
+        self.reservation.close(py);
     }
 
     fn __repr__(&self) -> String {
-        match self.0.get() {
-            Ok(_) => format!("<shm_pool.Reservation of {} buffers>", self.1),
+        match self.reservation.get() {
+            Ok(_) => format!("<shm_pool.Reservation of {} buffers>", self.count),
             Err(_) => "<shm_pool.Reservation, closed>".to_owned(),
         }
     }

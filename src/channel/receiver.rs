@@ -588,7 +588,7 @@ impl OpenChannel {
         segments
             .warm(|| is_sender_there(object))
             .map_err(|error| match error {
-                AttachError::Os(error) if may_work_later(&error) => RecvError::Os(error),
+                AttachError::Os(error) if error.is_retryable() => RecvError::Os(error),
                 error => RecvError::of_message(error),
             })
     }
@@ -851,7 +851,7 @@ fn prepare(
         return Ok(());
     };
     match segments.prepare(&place, || is_sender_there(object)) {
-        Err(AttachError::Os(error)) if may_work_later(&error) => Err(error),
+        Err(AttachError::Os(error)) if error.is_retryable() => Err(error),
         // The message is received anyway; `open` then reports the error.
         _ => Ok(()),
     }
@@ -859,13 +859,6 @@ fn prepare(
 
 fn is_sender_there(object: &Object) -> bool {
     !object.is_sender_disconnected() && object.has_sender()
-}
-
-fn may_work_later(error: &OsError) -> bool {
-    matches!(
-        error.errno(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR)
-    )
 }
 
 impl Drop for OpenChannel {

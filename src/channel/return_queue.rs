@@ -111,15 +111,15 @@ impl ReturnQueue {
 
 impl Reader for ReturnQueue {
     fn finish(&self) {
-        // Not while the owner lives: without the lock, it would reuse what is still read.
+        if !self.shared.is_ours() || !self.has_sender_ended() {
+            return;
+        }
         // The process ends: no thread could do it later.
         let teardown = match self.teardown() {
             Teardown::Later => Teardown::Wait,
             teardown => teardown,
         };
-        if !self.shared.is_ours() || !self.has_sender_ended() {
-            return;
-        }
+        // Not while the owner lives: without the lock, it would reuse what is still read.
         if has_ended(&self.names, self.provider, teardown) {
             let _ = self.locks.unlock(RECEIVER_BYTE);
             if self.registration.is_some() {

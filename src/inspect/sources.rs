@@ -75,11 +75,12 @@ impl Objects {
             ..Self::default()
         };
         for file in list(directory)? {
-            let Some((of, named)) =
-                parse(&file).filter(|(of, _)| prefix.map_or(true, |prefix| prefix == *of))
-            else {
+            let Some((of, named)) = parse(&file) else {
                 continue;
             };
+            if matches!(prefix, Some(prefix) if prefix != of) {
+                continue;
+            }
             // If this fails, the file was removed in the meantime.
             let Ok(metadata) = fs::symlink_metadata(directory.join(&file)) else {
                 continue;
@@ -175,10 +176,10 @@ impl Object {
 
     /// Call after [`state`](Self::state).
     pub(super) fn len(&self) -> usize {
-        self.opened
-            .file()
-            .metadata()
-            .map_or(0, |metadata| usize::try_from(metadata.len()).unwrap_or(0))
+        match self.opened.file().metadata() {
+            Ok(metadata) => usize::try_from(metadata.len()).unwrap_or(0),
+            Err(_) => 0,
+        }
     }
 
     /// A channel's maker writes it last; 0 before. Call first.

@@ -38,9 +38,12 @@ static FORK_GATE: RwLock<()> = RwLock::new(());
 /// Locked only within the gate, so a forked child finds it unlocked.
 static LOCK_FILES: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
+/// Never dropped with the thread.
+type HeldGate = ManuallyDrop<RwLockWriteGuard<'static, ()>>;
+
 thread_local! {
     /// While this thread forks. Has no destructor: usable at any time.
-    static FORKING: Cell<Option<ManuallyDrop<RwLockWriteGuard<'static, ()>>>> = const { Cell::new(None) };
+    static FORKING: Cell<Option<HeldGate>> = const { Cell::new(None) };
 }
 
 /// Keeps other threads from forking.
