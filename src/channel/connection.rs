@@ -431,6 +431,9 @@ impl Connection {
         let slots = self.object.shared().slots();
         self.backlog.push(slots, self.ticket, bytes);
         ring::put(slots, &mut self.ticket, words);
+        // Before the fence, which waits for the line of this slot: that of the next one, which the
+        // receiver has freed, arrives meanwhile.
+        self.note_room();
     }
 
     #[inline]
@@ -451,7 +454,6 @@ impl Connection {
     /// Step 4 of a send for this receiver. Returns `true` if a message was withdrawn.
     #[inline]
     pub(super) fn make_room_ahead(&mut self) -> bool {
-        self.note_room();
         if self.has_room || self.on_full != OnFull::DropOldest {
             return false;
         }

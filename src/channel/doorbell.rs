@@ -36,8 +36,8 @@
 //! * An [`Interrupter`](super::Interrupter) ends the wait without touching the doorbell: S4 sleeps
 //!   on its word too (see `interrupt`).
 //!
-//! Before W4 the notifier notes its CPU and the time beside the word, for the waiter's next wait
-//! (see `spin`).
+//! Before W4 the notifier notes its CPU, the time, and how long it has been awake beside the word, for
+//! the waiter's next wait (see `spin`).
 //!
 //! Another process of the same user can write to the word. So a waiting end checks once a second,
 //! over however many waits, whether it is ready and the notifier's process still holds its lock:

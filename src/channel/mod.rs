@@ -158,6 +158,7 @@
 //!   time, and soon not at all: a slow or throttled other side costs no CPU time.
 //! * A wait that slept shows whether a spin would have paid. So the first of several quick messages
 //!   after a pause costs a wake-up, and the others do not.
+//! * Two sides that answer each other at once, but take long to wake up, spin until both are awake.
 //!
 //! [`ReceiverBuilder::spin`], [`SubscriberBuilder::spin`], [`SenderBuilder::spin`] and
 //! [`PublisherBuilder::spin`] set a fixed time instead: zero to save CPU time, or

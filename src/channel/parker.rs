@@ -59,7 +59,7 @@ use super::doorbell::{
 };
 use super::interrupt::Interrupts;
 use super::layout::{MappedArrivals, MappedDoorbell, Shared};
-use super::spin::{spin, Adaptive};
+use super::spin::{note_wake, spin, Adaptive};
 use crate::error::OsError;
 use crate::os::fork::PerProcess;
 use crate::os::futex::{can_sleep_on_many, monotonic_nanos, Deadline, Futex, Words, MOST_WORDS};
@@ -145,15 +145,16 @@ impl Parker {
             adaptive.grow();
             return woken;
         }
-        if !is_adaptive {
-            return doorbell.wait(deadline, check, interrupts, is_ready, is_there);
-        }
         let began = match began {
             Some(began) => began,
             None => monotonic_nanos(),
         };
         let woken = doorbell.wait(deadline, check, interrupts, is_ready, is_there);
-        adaptive.learn(began, doorbell, woken);
+        if is_adaptive {
+            adaptive.learn(began, doorbell, woken);
+        } else {
+            note_wake(began);
+        }
         woken
     }
 

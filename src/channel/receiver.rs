@@ -544,20 +544,33 @@ impl OpenChannel {
     #[inline]
     pub(super) fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
         self.begin()?;
+        match self.take_before(deadline) {
+            Some(received) => received,
+            None => Err(self.end()),
+        }
+    }
+
+    /// [Takes](Self::take) the next message, waiting for it until the deadline. Returns `None` at
+    /// the end of the channel.
+    #[inline]
+    pub(super) fn take_before(
+        &mut self,
+        deadline: Option<Deadline>,
+    ) -> Option<Result<Message, RecvError>> {
         let mut was_ready = false;
         loop {
             if let Some(taken) = self.take() {
-                return taken;
+                return Some(taken);
             }
             // The message may just have been withdrawn, or its slot may be damaged.
             if was_ready && Deadline::is_past(deadline) {
-                return Err(RecvError::TimedOut);
+                return Some(Err(RecvError::TimedOut));
             }
             match self.wait(deadline) {
-                WakeReason::Interrupted => return Err(RecvError::Interrupted),
+                WakeReason::Interrupted => return Some(Err(RecvError::Interrupted)),
                 WakeReason::Ready => was_ready = true,
-                WakeReason::TimedOut => return Err(RecvError::TimedOut),
-                WakeReason::Disconnected => return Err(self.end()),
+                WakeReason::TimedOut => return Some(Err(RecvError::TimedOut)),
+                WakeReason::Disconnected => return None,
             }
         }
     }

@@ -247,8 +247,12 @@ impl ReceivingEnd {
     pub(super) fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
         if let Some(open) = &mut self.open {
             open.begin()?;
-            if let Some(taken) = open.take() {
-                return taken;
+            if self.wake.exists() && !open.has_next() {
+                self.wake.renew();
+            }
+            // Here and not on the slow path: in a round trip, each message is waited for.
+            if let Some(received) = open.take_before(deadline) {
+                return received;
             }
         }
         self.receive_later(deadline)

@@ -5,7 +5,8 @@
 //! spin, a wait spins as the waits before it suggest ([`Adaptive`]).
 //!
 //! A wait that sleeps shows what a spin would have brought, at no cost: whoever notifies a waiter
-//! leaves beside the doorbell when it did so and on which CPU ([`LastNotify`]).
+//! leaves beside the doorbell when it did so, on which CPU, and how long its thread had been awake
+//! ([`LastNotify`]).
 //!
 //! | the wait | the next one spins for |
 //! |---|---|
@@ -13,6 +14,7 @@
 //! | ended during its spin | 20 µs |
 //! | slept, and was notified from the CPU on which it wakes | nothing |
 //! | slept, and was notified from another CPU within 20 µs | 20 µs |
+//! | slept, and was notified from another CPU within 20 µs of the other end's own wake-up | 20 µs, with pauses |
 //! | slept, and was notified from another CPU later, or ended otherwise | half as long as this one, unless that is less than 2.5 µs; then nothing |
 //!
 //! So after a spin that pays, those that do not last for 37.5 µs in all. Nothing is spun to find
@@ -27,6 +29,13 @@
 //!
 //! The price is one wake-up after a pause, where a spin might have paid at once.
 //!
+//! **Two ends that wait for each other to wake up.** Where a wake-up takes longer than 20 µs, as in
+//! many virtual machines, two ends that answer each other at once would go on sleeping for each
+//! other's wake-ups. With one spin that lasts until the other end is awake, both spin from then on.
+//! So that wake-up does not count. But it may be longer than any spin: of such spins in vain, the
+//! first 16 are made one after another. Then one, three, seven … and at most 63 waits without a
+//! spin follow each of them, until a spin pays, or the other end makes a pause of its own.
+//!
 //! What the other end leaves is a hint: garbage makes a wait spin in vain, or sleep where
 //! a spin would have paid. In a time namespace of its own the time is wrong; then the length of the
 //! wait counts, with the time that it took to wake up.
@@ -37,6 +46,7 @@ use super::doorbell::{take_interrupt, Doorbell, LivenessCheck, WakeReason, LOOKS
 use super::interrupt::Interrupts;
 use crate::os::cpu::current_cpu;
 use crate::os::futex::{monotonic_nanos, Deadline};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -45,13 +55,48 @@ const LONGEST: u64 = 20_000;
 
 const SHORTEST: u64 = LONGEST / 8;
 
-/// When and on which CPU a doorbell was last notified. In shared memory.
+/// How many spins in vain for the other end's wake-up are made one after another.
+const IN_A_ROW: u32 = 16;
+
+/// The base-2 logarithm of the longest pause between two of them, plus 1, in waits.
+const LONGEST_PAUSE: u32 = 6;
+
+/// When and on which CPU a doorbell was last notified, and how long its notifier had been awake. In
+/// shared memory.
 #[repr(C)]
 pub(super) struct LastNotify {
     /// The number of the CPU, plus 1; 0 if it is not known.
     cpu: AtomicU32,
+    /// How long the notifier's thread had been awake; 0 if it is not known.
+    awake: AtomicU32,
     /// Of `CLOCK_MONOTONIC`.
     nanos: AtomicU64,
+}
+
+thread_local! {
+    /// When this thread last woke from a wait of an end; 0 before that.
+    static WOKE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Notes that a wait of this thread is over, which began at that time. Returns the time.
+pub(super) fn note_wake(began: u64) -> u64 {
+    let now = monotonic_nanos();
+    // A shorter one has not slept.
+    if now.saturating_sub(began) >= SHORTEST {
+        // Without it, after the thread's other destructors, the other end sleeps.
+        let _ = WOKE.try_with(|woke| woke.set(now));
+    }
+    now
+}
+
+/// How long this thread has been awake; 0 if that is not known.
+fn awake_since_wake(now: u64) -> u32 {
+    match WOKE.try_with(Cell::get) {
+        Ok(0) | Err(_) => 0,
+        Ok(woke) => u32::try_from(now.saturating_sub(woke))
+            .unwrap_or(u32::MAX)
+            .max(1),
+    }
 }
 
 /// The number of the CPU on which this thread runs, plus 1; 0 if it is not known.
@@ -67,6 +112,7 @@ impl LastNotify {
     pub(super) fn none() -> Self {
         Self {
             cpu: AtomicU32::new(0),
+            awake: AtomicU32::new(0),
             nanos: AtomicU64::new(0),
         }
     }
@@ -74,9 +120,11 @@ impl LastNotify {
     /// Notes a ring by this thread.
     pub(super) fn note(&self) {
         let cpu = cpu_word();
+        let now = monotonic_nanos();
         // Relaxed: hints. Two notifiers may mix theirs.
         self.cpu.store(cpu, Ordering::Relaxed);
-        self.nanos.store(monotonic_nanos(), Ordering::Relaxed);
+        self.awake.store(awake_since_wake(now), Ordering::Relaxed);
+        self.nanos.store(now, Ordering::Relaxed);
     }
 }
 
@@ -86,6 +134,8 @@ struct Slept {
     began: u64,
     ended: u64,
     rung: u64,
+    /// How long the notifier had been awake by then, if that is known.
+    awake: Option<u64>,
     /// `true` if it was notified from another CPU than that on which it woke.
     is_apart: bool,
     woken: WakeReason,
@@ -94,11 +144,19 @@ struct Slept {
 /// The spin of one end's waits, where the program has not set one.
 pub(super) struct Adaptive {
     budget: u64,
+    /// How many spins for the other end's wake-up were in vain since one has paid.
+    in_vain: u32,
+    /// How many waits are left before the next of these spins.
+    pause: u32,
 }
 
 impl Adaptive {
     pub(super) fn new() -> Self {
-        Self { budget: 0 }
+        Self {
+            budget: 0,
+            in_vain: 0,
+            pause: 0,
+        }
     }
 
     #[inline]
@@ -106,10 +164,13 @@ impl Adaptive {
         Duration::from_nanos(self.budget)
     }
 
-    /// A wait ended during its spin.
+    /// A wait ended during its spin, or would have.
     #[inline]
     pub(super) fn grow(&mut self) {
-        self.budget = LONGEST;
+        *self = Self {
+            budget: LONGEST,
+            ..Self::new()
+        };
     }
 
     /// A wait slept for longer than a spin may last.
@@ -118,16 +179,36 @@ impl Adaptive {
         self.budget = if half < SHORTEST { 0 } else { half };
     }
 
+    /// A wait slept for as long as the other end took to wake up.
+    fn spin_for_a_wake_up(&mut self) {
+        if self.budget > 0 {
+            self.in_vain += 1;
+            let doublings = self.in_vain.saturating_sub(IN_A_ROW - 1);
+            self.pause = (1 << doublings.min(LONGEST_PAUSE)) - 1;
+        }
+        if self.pause > 0 {
+            self.pause -= 1;
+            self.budget = 0;
+        } else {
+            self.budget = LONGEST;
+        }
+    }
+
     /// A wait slept, which began at that time.
     pub(super) fn learn(&mut self, began: u64, doorbell: &Doorbell, woken: WakeReason) {
         let last = doorbell.last_notify();
         // Relaxed: see `LastNotify::note`.
         let cpu = last.cpu.load(Ordering::Relaxed);
+        let awake = match last.awake.load(Ordering::Relaxed) {
+            0 => None,
+            awake => Some(u64::from(awake)),
+        };
         let here = cpu_word();
         self.update(Slept {
             began,
-            ended: monotonic_nanos(),
+            ended: note_wake(began),
             rung: last.nanos.load(Ordering::Relaxed),
+            awake,
             is_apart: cpu != 0 && here != 0 && here != cpu,
             woken,
         });
@@ -144,9 +225,19 @@ impl Adaptive {
         // It may have been ready before it was notified, and the time may be garbage.
         let is_known = (slept.began..=slept.ended).contains(&slept.rung);
         let end = if is_known { slept.rung } else { slept.ended };
-        if end.saturating_sub(slept.began) <= LONGEST {
+        let waited = end.saturating_sub(slept.began);
+        let is_answer = is_known
+            && slept
+                .awake
+                .is_some_and(|awake| awake <= LONGEST.min(waited));
+        if waited <= LONGEST {
             self.grow();
+        } else if is_answer {
+            self.spin_for_a_wake_up();
         } else {
+            // A pause.
+            self.in_vain = 0;
+            self.pause = 0;
             self.shrink();
         }
     }
@@ -223,8 +314,17 @@ mod tests {
             began,
             ended: rung + 5 * MICRO,
             rung,
+            awake: None,
             is_apart: true,
             woken: WakeReason::Ready,
+        }
+    }
+
+    /// As [`rung_after`], by an end that had been awake for so many microseconds.
+    fn answered_after(micros: u64, awake: u64) -> Slept {
+        Slept {
+            awake: Some(awake * MICRO),
+            ..rung_after(micros)
         }
     }
 
@@ -255,6 +355,33 @@ mod tests {
             ("too late after 2", 2, rung_after(1_000), 0),
             ("one CPU, at once", 20, same_cpu(1), 0),
             ("one CPU, late", 20, same_cpu(1_000), 0),
+            ("answered at once", 0, answered_after(50, 1), 20_000),
+            ("answered in time", 0, answered_after(50, 20), 20_000),
+            ("answered too late", 20, answered_after(50, 21), 10_000),
+            (
+                "awake all the time",
+                20,
+                answered_after(1_000, 2_000),
+                10_000,
+            ),
+            (
+                "one CPU, answered",
+                20,
+                Slept {
+                    is_apart: false,
+                    ..answered_after(50, 1)
+                },
+                0,
+            ),
+            (
+                "answered, rung before",
+                20,
+                Slept {
+                    rung: 7,
+                    ..answered_after(100, 1)
+                },
+                10_000,
+            ),
             ("timed out", 20, not_ready(WakeReason::TimedOut), 10_000),
             (
                 "interrupted",
@@ -281,6 +408,7 @@ mod tests {
         for (case, before, slept, after) in table {
             let mut adaptive = Adaptive {
                 budget: before * MICRO,
+                ..Adaptive::new()
             };
             adaptive.update(slept);
             assert_eq!(adaptive.budget, after, "{case}");
@@ -302,6 +430,39 @@ mod tests {
             assert_eq!(adaptive.budget, LONGEST, "period {period}");
         }
         assert_eq!(in_vain, 99 * (20_000 + 10_000 + 5_000 + 2_500));
+    }
+
+    /// Each end sleeps until the other one has woken, which takes longer than a spin.
+    #[test]
+    fn slow_wake_ups() {
+        let mut adaptive = Adaptive::new();
+        let mut spins = Vec::new();
+        for wait in 0..500 {
+            if adaptive.budget > 0 {
+                assert_eq!(adaptive.budget, LONGEST);
+                spins.push(wait);
+            }
+            adaptive.update(answered_after(50, 3));
+        }
+        let pauses: Vec<u32> = spins.windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
+        assert_eq!(pauses[..15], [0; 15]);
+        assert_eq!(pauses[15..], [1, 3, 7, 15, 31, 63, 63, 63, 63, 63, 63]);
+
+        // A spin that pays begins a new series.
+        adaptive.grow();
+        for _ in 0..IN_A_ROW {
+            assert_eq!(adaptive.budget, LONGEST);
+            adaptive.update(answered_after(50, 3));
+        }
+        assert_eq!(adaptive.budget, 0);
+
+        // So does a pause of the other end.
+        adaptive.update(rung_after(8_000));
+        assert_eq!(adaptive.budget, 0);
+        for _ in 0..IN_A_ROW {
+            adaptive.update(answered_after(50, 3));
+            assert_eq!(adaptive.budget, LONGEST);
+        }
     }
 
     /// Messages that come too late for a spin cost none.
