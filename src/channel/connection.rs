@@ -5,7 +5,7 @@
 use super::account_holder::AccountHolder;
 use super::backlog::Backlog;
 use super::borrowed::{open_account, Account, Known};
-use super::doorbell::WakeReason;
+use super::doorbell::{LivenessCheck, WakeReason};
 use super::error::{SendError, SendErrorKind};
 use super::interrupt::Interrupts;
 use super::layout::{Facts, Shared};
@@ -131,7 +131,12 @@ impl Connection {
         interrupts: Arc<Interrupts>,
         ledger: &Arc<Ledger>,
     ) -> Self {
-        let parker = Box::new(Parker::new(object.shared(), Shared::to_sender, interrupts));
+        let parker = Box::new(Parker::new(
+            object.shared(),
+            Shared::to_sender,
+            interrupts,
+            LivenessCheck::new(),
+        ));
         let account = ledger.open(&object, tables.account, max_bytes);
         Self {
             object,

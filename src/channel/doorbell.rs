@@ -45,7 +45,9 @@
 //! cannot make a dead one look as if it had yet to join.
 //!
 //! When a notifier dies, the kernel wakes one waiter. A second one, such as a forked child, notices
-//! at its next check; so does a receiver that is not connected yet, whose doorbell has no notifier.
+//! at its next check. So does a receiver that is not connected yet, whose doorbell has no notifier.
+//! It may have joined a publisher that is just being torn down, so it checks after 1, 2, 4 …
+//! milliseconds first.
 
 #![forbid(unsafe_code)]
 
@@ -291,31 +293,62 @@ pub(super) const LOOKS: usize = 64;
 
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The same for a receiver that is not connected yet, before its first check.
+const FIRST_INTERVAL: Duration = Duration::from_millis(1);
+
 /// When to check next that the notifier is alive, over many short waits.
 #[derive(Clone, Copy)]
-pub(super) struct LivenessCheck(Option<Deadline>);
+pub(super) struct LivenessCheck {
+    next: Option<Deadline>,
+    /// The one that ends then.
+    interval: Duration,
+}
 
 impl LivenessCheck {
+    /// Checks once a second.
     pub(super) fn new() -> Self {
-        Self(Deadline::after(CHECK_INTERVAL))
+        Self::after(CHECK_INTERVAL)
+    }
+
+    /// Checks after 1, 2, 4 … milliseconds, and then once a second: for a receiver that is not
+    /// connected yet.
+    pub(super) fn soon() -> Self {
+        Self::after(FIRST_INTERVAL)
+    }
+
+    fn after(interval: Duration) -> Self {
+        Self {
+            next: Deadline::after(interval),
+            interval,
+        }
     }
 
     #[cfg(all(test, loom))]
     pub(super) fn due() -> Self {
-        Self(Deadline::after(Duration::ZERO))
+        Self::after(Duration::ZERO)
     }
 
     pub(super) fn time(self) -> Option<Deadline> {
-        self.0
+        self.next
     }
 
-    /// Returns `true` if a check is due, and then makes the next one due in a second.
+    /// Returns `true` if the next check is one of those that are made once a second.
+    pub(super) fn is_regular(self) -> bool {
+        self.interval == CHECK_INTERVAL
+    }
+
+    /// Returns `true` if a check is due, and then sets the time of the next one.
     pub(super) fn is_due(&mut self) -> bool {
-        let is_due = Deadline::is_past(self.0);
+        let is_due = Deadline::is_past(self.next);
         if is_due {
-            *self = Self::new();
+            self.begin_next();
         }
         is_due
+    }
+
+    /// A check is made now. Sets the time of the next one.
+    pub(super) fn begin_next(&mut self) {
+        *self = Self::after(CHECK_INTERVAL.min(2 * self.interval));
     }
 }
 
@@ -334,4 +367,24 @@ pub(super) fn take_interrupt(
     }
     interrupts.take();
     Some(WakeReason::Interrupted)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_of_checks() {
+        assert!(LivenessCheck::new().is_regular());
+
+        let mut check = LivenessCheck::soon();
+        let mut intervals = Vec::new();
+        while !check.is_regular() {
+            intervals.push(check.interval.as_millis());
+            check.begin_next();
+        }
+        assert_eq!(intervals, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
+        check.begin_next();
+        assert_eq!(check.interval, CHECK_INTERVAL);
+    }
 }

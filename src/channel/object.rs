@@ -31,9 +31,9 @@
 //! | P5 | send it the history, and ring | the same, after what was sent |
 //!
 //! P4 and P5 are W1 to W5 of `doorbell` for the first message. Before P4 the receiver checks the
-//! publisher's lock before it sleeps, then once a second. A `send` that begins after `open` has
-//! returned finds the count changed and, if all registrations seem taken at P3, drops the
-//! connections of receivers that have left. So the receiver gets that message.
+//! publisher's lock before it sleeps, then after 1, 2, 4 … ms, and then once a second. A `send` that
+//! begins after `open` has returned finds the count changed and, if all registrations seem taken at
+//! P3, drops the connections of receivers that have left. So the receiver gets that message.
 //!
 //! # The publisher closes
 //!

@@ -49,14 +49,12 @@
 //! and then the helper may be the one that is woken. So a helper that finds an end dropped wakes
 //! the doorbell's other waiters, which it has left by then.
 //!
-//! Once a second the helper wakes all waiting tasks to check their notifiers' locks. It writes to no
-//! doorbell. A forked child starts its own.
+//! The helper wakes a waiting task to check its notifier's lock when [`LivenessCheck`] says so, and all
+//! those together that do so once a second. It writes to no doorbell. A forked child starts its own.
 
 #![forbid(unsafe_code)]
 
-use super::doorbell::{
-    is_asleep, is_notified, Doorbell, LivenessCheck, WakeReason, CHECK_INTERVAL,
-};
+use super::doorbell::{is_asleep, is_notified, Doorbell, LivenessCheck, WakeReason};
 use super::interrupt::Interrupts;
 use super::layout::{MappedArrivals, MappedDoorbell, Shared};
 use super::spin::{note_wake, spin, Adaptive};
@@ -88,12 +86,13 @@ impl Parker {
         shared: &Arc<Shared>,
         doorbell: fn(&Shared) -> &Doorbell,
         interrupts: Arc<Interrupts>,
+        check: LivenessCheck,
     ) -> Self {
         let end = MappedDoorbell::new(shared, doorbell);
         Self {
             end,
             interrupts,
-            check: LivenessCheck::new(),
+            check,
             adaptive: Adaptive::new(),
             awaited: None,
         }
@@ -174,7 +173,7 @@ impl Parker {
     ) -> Result<Option<WakeReason>, OsError> {
         let awaited = match self.awaited.take() {
             Some(awaited) => awaited,
-            None => Awaited::new(AwaitedWord::Doorbell(self.end.clone()))?,
+            None => Awaited::new(AwaitedWord::Doorbell(self.end.clone()), self.check)?,
         };
         let awaited = self.awaited.insert(awaited);
         awaited.register(waker);
@@ -222,7 +221,7 @@ struct Helper {
 
 #[derive(Default)]
 struct Ends {
-    new: Vec<Arc<AwaitedEnd>>,
+    new: Vec<Watched>,
     count: usize,
     is_over: bool,
 }
@@ -274,8 +273,16 @@ struct AwaitedEnd {
     end: AwaitedWord,
     waker: AtomicWaker,
     is_dropped: AtomicBool,
-    /// Set once a second: the task has to check its notifier.
+    /// The task has to check its notifier.
     is_check_due: AtomicBool,
+}
+
+/// An end, as the helper sees it.
+struct Watched {
+    end: Arc<AwaitedEnd>,
+    check: LivenessCheck,
+    /// In this pass.
+    is_check_due: bool,
 }
 
 pub(super) struct Awaited {
@@ -286,7 +293,7 @@ pub(super) struct Awaited {
 
 impl Awaited {
     /// Hands an end to a helper, starting one if none has room.
-    pub(super) fn new(end: AwaitedWord) -> Result<Self, OsError> {
+    pub(super) fn new(end: AwaitedWord, check: LivenessCheck) -> Result<Self, OsError> {
         let is_dropped = AtomicBool::new(false);
         let is_check_due = AtomicBool::new(false);
         let this = Arc::new(AwaitedEnd {
@@ -296,11 +303,11 @@ impl Awaited {
             is_check_due,
         });
         let mut helpers = HELPERS.get().lock();
-        let helper = match helpers.iter().find(|helper| helper.add(&this)) {
+        let helper = match helpers.iter().find(|helper| helper.add(&this, check)) {
             Some(helper) => helper.clone(),
             None => {
                 let helper = Arc::new(Helper::new());
-                helper.add(&this);
+                helper.add(&this, check);
                 helper.start()?;
                 helpers.push(helper.clone());
                 helper
@@ -387,12 +394,16 @@ impl Helper {
         }
     }
 
-    fn add(&self, end: &Arc<AwaitedEnd>) -> bool {
+    fn add(&self, end: &Arc<AwaitedEnd>, check: LivenessCheck) -> bool {
         let mut ends = self.ends.lock();
         let has_room = !ends.is_over && ends.count < self.most;
         if has_room {
             ends.count += 1;
-            ends.new.push(end.clone());
+            ends.new.push(Watched {
+                end: end.clone(),
+                check,
+                is_check_due: false,
+            });
         }
         has_room
     }
@@ -419,7 +430,6 @@ impl Helper {
     fn run(self: Arc<Self>) {
         let mut ends = Vec::new();
         let mut to_wake = Vec::new();
-        let mut next_check = Deadline::after(CHECK_INTERVAL);
         loop {
             let count = self.count.load(Ordering::SeqCst); // H1
             let (dropped, is_over) = self.update(&mut ends);
@@ -430,11 +440,9 @@ impl Helper {
             if is_over {
                 break;
             }
-            let is_time = Deadline::is_past(next_check);
-            if is_time {
-                next_check = Deadline::after(CHECK_INTERVAL);
-            }
-            let words = self.check(&ends, is_time, &mut to_wake);
+            begin_checks(&mut ends);
+            let next_check = next_check(&ends);
+            let words = self.check(&ends, &mut to_wake);
             for waker in to_wake.drain(..) {
                 wake(waker);
             }
@@ -450,15 +458,15 @@ impl Helper {
     }
 
     /// Returns the ends that were dropped, and `true` if none is left.
-    fn update(&self, ends: &mut Vec<Arc<AwaitedEnd>>) -> (Vec<Arc<AwaitedEnd>>, bool) {
+    fn update(&self, ends: &mut Vec<Watched>) -> (Vec<Arc<AwaitedEnd>>, bool) {
         let mut shared = self.ends.lock();
         ends.append(&mut shared.new);
         let mut dropped = Vec::new();
-        ends.retain(|end| {
+        ends.retain(|watched| {
             // Acquire: partner of the Release in `Awaited::drop`.
-            let is_dropped = end.is_dropped.load(Ordering::Acquire);
+            let is_dropped = watched.end.is_dropped.load(Ordering::Acquire);
             if is_dropped {
-                dropped.push(end.clone());
+                dropped.push(watched.end.clone());
             }
             !is_dropped
         });
@@ -468,22 +476,18 @@ impl Helper {
     }
 
     /// H2 and H3.
-    fn check<'a>(
-        &self,
-        ends: &'a [Arc<AwaitedEnd>],
-        is_time: bool,
-        to_wake: &mut Vec<Waker>,
-    ) -> Words<'a> {
+    fn check<'a>(&self, ends: &'a [Watched], to_wake: &mut Vec<Waker>) -> Words<'a> {
         let mut words = Words::new();
-        for this in ends {
+        for watched in ends {
+            let this = &watched.end;
             let awaited = this.end.word();
             // Acquire: partner of the Release in S1, in whose release sequence W4 is; T1 precedes
             // S1. Or of R4.
             let word = awaited.load(Ordering::Acquire); // H2
-            if is_time {
+            if watched.is_check_due {
                 this.is_check_due.store(true, Ordering::Relaxed);
             }
-            if is_time || this.end.is_to_wake(word) {
+            if watched.is_check_due || this.end.is_to_wake(word) {
                 to_wake.extend(this.waker.take()); // H3
             }
             words.push(awaited, word);
@@ -516,6 +520,34 @@ impl Helper {
         self.count.sleep_while(count, until);
         self.is_idle.store(false, Ordering::Relaxed);
     }
+}
+
+/// Notes which checks are due. One that is made once a second makes all others of that kind due.
+fn begin_checks(ends: &mut [Watched]) {
+    let is_one_due = Deadline::is_past(next_check(ends));
+    let mut is_regular_due = false;
+    for watched in &mut *ends {
+        let is_regular = watched.check.is_regular();
+        watched.is_check_due = is_one_due && watched.check.is_due();
+        is_regular_due |= is_regular && watched.is_check_due;
+    }
+    if !is_regular_due {
+        return;
+    }
+    for watched in ends {
+        if watched.check.is_regular() && !watched.is_check_due {
+            watched.check.begin_next();
+            watched.is_check_due = true;
+        }
+    }
+}
+
+fn next_check(ends: &[Watched]) -> Option<Deadline> {
+    let mut next = None;
+    for watched in ends {
+        next = Deadline::first(next, watched.check.time());
+    }
+    next
 }
 
 #[cfg(all(test, not(loom)))]
@@ -561,7 +593,7 @@ mod tests {
             is_dropped: AtomicBool::new(false),
             is_check_due: AtomicBool::new(false),
         });
-        assert!(helper.add(&this));
+        assert!(helper.add(&this, LivenessCheck::new()));
         let helping = thread::spawn({
             let tell = tell.clone();
             move || {

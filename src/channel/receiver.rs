@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::doorbell::WakeReason;
+use super::doorbell::{LivenessCheck, WakeReason};
 use super::error::{ChannelError, RecvError};
 use super::interrupt::Interrupts;
 use super::layout::{
@@ -509,10 +509,16 @@ impl OpenChannel {
         spin: Option<Duration>,
         interrupts: Arc<Interrupts>,
     ) -> Self {
+        let check = if object.is_connected() {
+            LivenessCheck::new()
+        } else {
+            LivenessCheck::soon()
+        };
         let parker = Box::new(Parker::new(
             object.shared(),
             Shared::to_receiver,
             interrupts,
+            check,
         ));
         Self {
             parker,

@@ -240,6 +240,40 @@ fn dying_publisher_is_not_joined() {
     names.sweep();
 }
 
+/// One that is opened at that time joins it, and notices soon, however it waits.
+#[test]
+fn new_subscriber_leaves_a_dying_publisher() {
+    let ways: [fn(&mut Subscriber) -> RecvError; 2] = [
+        |subscriber| subscriber.recv().unwrap_err(),
+        |subscriber| block_on(subscriber.recv_async()).unwrap_err(),
+    ];
+    let names = Names::new("restart-new");
+    for way in ways {
+        assert_prompt(|| leaves_a_dying_publisher(&names, way));
+    }
+    names.sweep();
+}
+
+/// Returns how long a subscriber goes on waiting after a dying publisher's locks are released.
+fn leaves_a_dying_publisher(names: &Names, wait: fn(&mut Subscriber) -> RecvError) -> Duration {
+    let child = start(names, "publisher", 1);
+    let locks = duplicates_of(&child, &format!("{}.{CHANNEL}.channel", names.prefix()));
+    child.kill();
+    if locks.is_empty() {
+        eprintln!("skipped: the system does not let this process have another one's descriptors");
+        return Duration::ZERO;
+    }
+    let mut subscriber = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .spin(NOW)
+        .namespace(&names.namespace())
+        .open(CHANNEL)
+        .unwrap();
+    let (ended, took) = wake_waiter(|| wait(&mut subscriber), || drop(locks));
+    assert!(ended.is_disconnected(), "{ended}");
+    took
+}
+
 /// Returns duplicates of the descriptors that a child has of an object.
 fn duplicates_of(child: &Child, object: &str) -> Vec<OwnedFd> {
     let mut duplicates = Vec::new();

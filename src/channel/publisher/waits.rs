@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Publisher, PublishingEnd};
+use crate::channel::doorbell::LivenessCheck;
 use crate::channel::error::{SendError, SendErrorKind};
 use crate::channel::parker::{Awaited, AwaitedWord};
 use crate::channel::Payload;
@@ -113,7 +114,8 @@ impl PublishingEnd {
             // Never: the publisher has created the object.
             return Err(SendErrorKind::Disconnected);
         };
-        Awaited::new(AwaitedWord::of_arrivals(arrivals)).map_err(SendErrorKind::NoHelper)
+        Awaited::new(AwaitedWord::of_arrivals(arrivals), LivenessCheck::new())
+            .map_err(SendErrorKind::NoHelper)
     }
 
     fn disarm_joins(&mut self) {
