@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use zenoh::bytes::ZBytes;
-use zenoh::{Session, Wait};
+use zenoh::shm::{PosixShmProviderBackend, ShmProvider, ShmProviderBuilder};
+use zenoh::{Result as ZResult, Session, Wait};
 
 const MIB: usize = 1 << 20;
 
@@ -40,12 +41,15 @@ const SESSION: u64 = 128 << 10;
 /// The provider and the pool of whole buffers.
 const MEMORY: [&str; 2] = ["provider", "buffers"];
 
+/// zenoh's own provider, for comparison: what becomes of it is printed, and not judged.
+const DEFAULT: &str = "default";
+
 /// Publishes on a tmpfs with a cap below, at and above its size, with one pool, and with several
 /// beside a tenant that takes the rest.
 fn expect_no_loss(options: &'static [u8], tmpfs: usize) {
     let mut wrong = Vec::new();
     for cap in [tmpfs / 2, tmpfs, 4 * tmpfs] {
-        for memory in MEMORY {
+        for memory in MEMORY.into_iter().chain([DEFAULT]) {
             for (pools, tenant) in [("1", "alone"), ("1", "tenant"), ("3", "tenant")] {
                 let arguments = [&*cap.to_string(), memory, pools, tenant];
                 let Some(mut child) = Child::start_with_shm("small-shm", &arguments, options)
@@ -56,6 +60,10 @@ fn expect_no_loss(options: &'static [u8], tmpfs: usize) {
                 println!("cap {cap}, {memory}, pools {pools}, {tenant}: {report}");
                 // What fits is served.
                 let may_refuse = tenant != "alone" || tmpfs < 8 * MIB;
+                if memory == DEFAULT {
+                    child.end();
+                    continue;
+                }
                 if !report.starts_with("none lost") || !may_refuse && !report.contains("; 0 of") {
                     wrong.push(format!("{arguments:?}: {report}"));
                 }
@@ -107,6 +115,7 @@ fn backend(cap: usize) -> PoolBackend {
 enum Memory {
     Provider(Provider),
     Buffers(BufferPool),
+    Default(ShmProvider<PosixShmProviderBackend>),
 }
 
 impl Memory {
@@ -116,6 +125,19 @@ impl Memory {
         } else {
             Self::Buffers(BufferPool::new(backend))
         }
+    }
+
+    /// Returns pools of this kind, or why zenoh's own cannot be built.
+    fn several(kind: &str, cap: usize, count: usize) -> ZResult<Vec<Self>> {
+        let mut pools = Vec::new();
+        for _ in 0..count {
+            pools.push(if kind == DEFAULT {
+                Self::Default(ShmProviderBuilder::default_backend(cap).wait()?)
+            } else {
+                Self::new(kind, &backend(cap))
+            });
+        }
+        Ok(pools)
     }
 
     /// Allocates and writes a message. Returns `None` if it was refused as it must be.
@@ -135,6 +157,12 @@ impl Memory {
                     None
                 }
             },
+            Self::Default(provider) => {
+                let message = provider.alloc(len).with_policy::<Collecting>().wait();
+                let mut message = message.ok()?;
+                write(&mut message);
+                Some(message.into())
+            }
             Self::Buffers(pool) => match pool.alloc(len) {
                 Ok(mut message) => {
                     write(&mut message);
@@ -244,9 +272,16 @@ pub(crate) fn publisher(link: &mut Link, arguments: &[&str]) {
     let mut line = Line::start(&session, "first");
     let publisher = session::publisher(&session);
     let cap = cap.parse().unwrap();
-    let pools: Vec<Memory> = (0..pools.parse().unwrap())
-        .map(|_| Memory::new(kind, &backend(cap)))
-        .collect();
+    let pools = match Memory::several(kind, cap, pools.parse().unwrap()) {
+        Ok(pools) => pools,
+        Err(error) => {
+            link.send(&format!("cannot be built: {error}"));
+            publisher.put(END).wait().unwrap();
+            line.collector.end();
+            link.expect("end");
+            return;
+        }
+    };
     let has_tenant = *tenant == "tenant";
     let tenant = Tenant::new();
     let mut random = fastrand::Rng::with_seed(16);
