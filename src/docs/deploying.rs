@@ -183,8 +183,9 @@
 //! | threads | `clone3` or `clone`, `set_robust_list`, `rt_sigprocmask`, `sched_yield`, `getcpu`, `gettid`, `prctl` |
 //! | the rest | `getrandom`, `geteuid`, `getpid`, `prlimit64`, `faccessat` |
 //!
-//! The C library makes an older call instead of some of these, such as `open`, `stat` and `poll`. Its
-//! allocator and Rust's standard library make further calls.
+//! The C library makes another call instead of some of these: `faccessat2`; on x86-64 `poll`, and with
+//! musl `open`, `stat` and `lstat`; on aarch64 `unlinkat` and `renameat`. Its allocator and Rust's
+//! standard library make further calls.
 //!
 //! A filter should answer with an error, not kill the process (`SystemCallErrorNumber=EPERM` in a unit).
 //! Then:

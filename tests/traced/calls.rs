@@ -138,7 +138,14 @@ impl Call {
             libc::SYS_madvise => call(
                 "madvise",
                 "",
-                &[libc::EINVAL, libc::ENOMEM, libc::EAGAIN, libc::EPERM],
+                &[
+                    libc::EINVAL,
+                    libc::ENOMEM,
+                    libc::EAGAIN,
+                    libc::EPERM,
+                    libc::EBUSY,
+                    libc::EFAULT,
+                ],
             ),
             libc::SYS_lseek => call("lseek", "", &[libc::ENXIO, libc::EINVAL]),
             // Other errors report late writes to a disk. The standard library panics on them.
@@ -268,8 +275,10 @@ pub(crate) fn error_name(errno: i32) -> String {
     let names: &[(i32, &str)] = &[
         (libc::EACCES, "EACCES"),
         (libc::EAGAIN, "EAGAIN"),
+        (libc::EBUSY, "EBUSY"),
         (libc::EDQUOT, "EDQUOT"),
         (libc::EEXIST, "EEXIST"),
+        (libc::EFAULT, "EFAULT"),
         (libc::EFBIG, "EFBIG"),
         (libc::EINTR, "EINTR"),
         (libc::EINVAL, "EINVAL"),

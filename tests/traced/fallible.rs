@@ -87,7 +87,7 @@ fn role(link: &Link, arguments: &[&str]) {
         }
         LOCKED_ALLOC => {
             let provider = with_options(prefix).build().unwrap();
-            attempt.twice(|| provider.alloc(LARGE).map_err(alloc_error));
+            attempt.twice(|| provider.alloc(HUGE).map_err(alloc_error));
         }
         "sweep" => attempt.twice(|| {
             shm::namespace(prefix)
@@ -373,11 +373,17 @@ fn pair(provider: &Provider, prefix: &str, number: usize) -> (Sender, Receiver) 
 pub(crate) const LOCKED_BUILD: &str = "build, locked";
 pub(crate) const LOCKED_ALLOC: &str = "alloc, locked";
 
-/// A provider with as many of the memory options as this machine allows.
+/// A huge page, as most machines have them.
+const HUGE: usize = 2 << 20;
+
+/// A provider with as many of the memory options as this machine allows, and room for two huge
+/// pages.
 fn with_options(prefix: &str) -> ProviderBuilder {
-    // A segment that is long enough for a huge page.
-    let tuning = || Tuning::new().arena_size(2 << 20).huge_pages(true);
-    let usual = builder(prefix).max_bytes(4 << 20).tuning(tuning());
+    let tuning = || Tuning::new().arena_size(HUGE).huge_pages(true);
+    let usual = builder(prefix)
+        .max_bytes(2 * HUGE)
+        .max_alloc(HUGE)
+        .tuning(tuning());
     let options: [&dyn Fn(ProviderBuilder) -> ProviderBuilder; 2] =
         [&|it| it.lock_memory(true), &|it| {
             it.tuning(tuning().numa_node(0))

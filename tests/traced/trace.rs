@@ -157,6 +157,8 @@ impl Tracee {
         }
         #[cfg(target_arch = "aarch64")]
         self.transfer(libc::PTRACE_SETREGSET, NT_ARM_SYSTEM_CALL, &mut -1_i32);
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        compile_error!("how is a system call skipped here?");
     }
 
     fn transfer<T>(&self, request: impl Into<libc::c_long>, set: usize, value: &mut T) {
