@@ -60,10 +60,9 @@ impl Scene {
             .on_full(OnFull::Block)
             .capacity(1)
             .spin(NOW);
-        (
-            publisher,
-            [(); 2].map(|()| options.clone().open(&self.test).unwrap()),
-        )
+        let first = options.clone().open(&self.test).unwrap();
+        let second = options.open(&self.test).unwrap();
+        (publisher, [first, second])
     }
 
     fn channels(&self, count: usize) -> (Vec<Sender>, Vec<Receiver>) {
@@ -104,12 +103,18 @@ fn send_and_recv() {
 fn send_and_cancel<E: SendingEnd>(end: &mut E, count: u64, waker: &Waker, expected: E::Sent) {
     for number in 0..count {
         let bytes = number.to_ne_bytes();
-        let early =
-            (0..number % 3).find_map(|_| poll_once(pin!(end.send_copy_async(&bytes)), waker));
-        assert_eq!(
-            early.unwrap_or_else(|| block_on(end.send_copy_async(&bytes))),
-            Ok(expected)
-        );
+        let mut sent = None;
+        for _ in 0..number % 3 {
+            sent = poll_once(pin!(end.send_copy_async(&bytes)), waker);
+            if sent.is_some() {
+                break;
+            }
+        }
+        let sent = match sent {
+            Some(early) => early,
+            None => block_on(end.send_copy_async(&bytes)),
+        };
+        assert_eq!(sent, Ok(expected));
     }
 }
 
@@ -126,11 +131,18 @@ fn cancel_anywhere() {
         move || send_and_cancel(&mut sender, COUNT, &waker, ())
     });
     for expected in 0..COUNT {
-        let early = (0..expected % 4).find_map(|_| poll_once(pin!(receiver.recv_async()), &waker));
-        let message = early.unwrap_or_else(|| match expected % 2 {
-            0 => block_on(receiver.recv_async()),
-            _ => receiver.recv_timeout(FOR_EVER),
-        });
+        let mut received = None;
+        for _ in 0..expected % 4 {
+            received = poll_once(pin!(receiver.recv_async()), &waker);
+            if received.is_some() {
+                break;
+            }
+        }
+        let message = match received {
+            Some(early) => early,
+            None if expected % 2 == 0 => block_on(receiver.recv_async()),
+            None => receiver.recv_timeout(FOR_EVER),
+        };
         assert_eq!(number(&message.unwrap()), expected);
     }
     sending.join().unwrap();
@@ -607,15 +619,16 @@ fn publisher_awaits_slowest() {
     const COUNT: u64 = 5_000;
     let scene = Scene::new("await-pub");
     let (mut publisher, receivers) = scene.publisher();
-    let receiving = receivers.map(|mut receiver| {
-        thread::spawn(move || {
+    let mut receiving = Vec::new();
+    for mut receiver in receivers {
+        receiving.push(thread::spawn(move || {
             block_on(async {
                 for expected in 0..COUNT {
                     assert_eq!(number(&receiver.recv_async().await.unwrap()), expected);
                 }
             });
-        })
-    });
+        }));
+    }
     send_and_cancel(&mut publisher, COUNT, &noop_waker(), 2);
     for thread in receiving {
         thread.join().unwrap();
@@ -675,12 +688,8 @@ fn wait_any_of_publishers() {
     assert!(publisher.served().receivers().next().is_some());
     let sending = thread::spawn(move || {
         for number in 0..20_000_u64 {
-            assert_eq!(
-                publisher
-                    .send_copy(&number.to_ne_bytes())
-                    .map(|sent| sent.receivers),
-                Ok(2)
-            )
+            let sent = publisher.send_copy(&number.to_ne_bytes()).unwrap();
+            assert_eq!(sent.receivers, 2);
         }
         pair.0.send_copy(b"over").unwrap();
         (publisher, pair.0)
@@ -722,9 +731,8 @@ fn connected_receiver_ignores_registration() {
         |receiver| receiver.recv(),
         |receiver| block_on(receiver.recv_async()),
         |receiver| {
-            wait_any(&mut [receiver], FOR_EVER)
-                .map(|_| receiver.try_recv())
-                .unwrap()
+            wait_any(&mut [receiver], FOR_EVER).unwrap();
+            receiver.try_recv()
         },
         |receiver| loop {
             match receiver.try_recv() {
@@ -734,31 +742,28 @@ fn connected_receiver_ignores_registration() {
         },
     ];
     let (tell, received) = mpsc::channel();
-    let threads = ways.map(|receive| {
+    let mut threads = Vec::new();
+    for receive in ways {
         let mut receiver = Subscriber::builder()
             .on_end(OnEnd::Return)
             .spin(NOW)
             .open(&scene.test)
             .unwrap();
         let tell = tell.clone();
-        thread::spawn(move || loop {
+        threads.push(thread::spawn(move || loop {
             match receive(&mut receiver) {
                 Ok(message) => tell.send(number(&message)).unwrap(),
                 Err(error) => return error,
             }
-        })
-    });
+        }));
+    }
     let rendezvous = File::options()
         .write(true)
         .open(format!("/dev/shm/shm_pool.{}.channel", scene.test))
         .unwrap();
     for sent in 0..100_u64 {
-        assert_eq!(
-            publisher
-                .send_copy(&sent.to_ne_bytes())
-                .map(|sent| sent.receivers),
-            Ok(4)
-        );
+        let receivers = publisher.send_copy(&sent.to_ne_bytes()).unwrap().receivers;
+        assert_eq!(receivers, 4);
         // All receivers are connected by now.
         for registration in 0..4 {
             rendezvous
@@ -796,9 +801,8 @@ fn first_message_wakes_unconnected() {
         |receiver, _| receiver.recv(),
         |receiver, _| block_on(receiver.recv_async()),
         |receiver, _| {
-            wait_any(&mut [receiver], FOR_EVER)
-                .map(|_| receiver.try_recv())
-                .unwrap()
+            wait_any(&mut [receiver], FOR_EVER).unwrap();
+            receiver.try_recv()
         },
         |receiver, others| {
             let mut all: Vec<&mut dyn Source> = Vec::new();
@@ -844,13 +848,8 @@ fn first_message_wakes_unconnected() {
                     assert!(publisher.borrow_mut().served().receivers().next().is_some())
                 }
                 Rendezvous::Message | Rendezvous::Before => {
-                    assert_eq!(
-                        publisher
-                            .borrow_mut()
-                            .send_copy(b"first")
-                            .map(|sent| sent.receivers),
-                        Ok(1)
-                    )
+                    let sent = publisher.borrow_mut().send_copy(b"first").unwrap();
+                    assert_eq!(sent.receivers, 1);
                 }
             };
             wake_waiter_after(
@@ -896,10 +895,11 @@ fn assert_waits_for_borrowed<E: SendingEnd>(
     let mut sending = pin!(end.send_async(buffer()));
     assert!(poll_once(sending.as_mut(), &waker).is_none());
     drop(held);
-    while poll_once(sending.as_mut(), &waker)
-        .map(Result::unwrap)
-        .is_none()
-    {
+    loop {
+        if let Some(sent) = poll_once(sending.as_mut(), &waker) {
+            sent.unwrap();
+            break;
+        }
         woken.recv_timeout(FOR_EVER).unwrap();
     }
 }

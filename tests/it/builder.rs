@@ -129,9 +129,10 @@ fn boundary_values_work() {
     ];
     for builder in good {
         let described = format!("{builder:?}");
-        let provider = builder
-            .build()
-            .unwrap_or_else(|error| panic!("{described}: {error}"));
+        let provider = match builder.build() {
+            Ok(provider) => provider,
+            Err(error) => panic!("{described}: {error}"),
+        };
         assert_eq!(provider.alloc(1).unwrap().len(), 1, "{described}");
     }
 }
@@ -183,16 +184,15 @@ fn prefix() {
     ] {
         let unique = unique_prefix("prefix");
         // Limited to 60 characters, so that the longest prefix is tested too.
-        let prefix: String = unique
-            .chars()
-            .chain(fill.chars())
-            .take(60.min(unique.len() + fill.len()))
-            .collect();
+        let prefix: String = format!("{unique}{fill}").chars().take(60).collect();
         let provider = small()
             .namespace(&Namespace::new(prefix.as_str()).unwrap())
             .build()
             .unwrap();
-        let messages = [100, 1 << 20].map(|len| provider.alloc(len).unwrap().freeze());
+        let messages = [
+            provider.alloc(100).unwrap().freeze(),
+            provider.alloc(1 << 20).unwrap().freeze(),
+        ];
         let names = files(&provider.id().to_string());
         assert_eq!(names.len(), 2);
         assert!(
@@ -244,17 +244,18 @@ fn invalid_modes() {
 /// Builds a provider with `mode`, and returns the modes of its control object and its segment.
 fn modes_on_disk(mode: u32) -> Vec<u32> {
     let provider = small().mode(mode).build().unwrap();
-    let _live = [100, 1 << 20].map(|len| provider.alloc(len).unwrap());
-    let names = files(&provider.id().to_string());
-    let mode = |name: String| {
-        fs::metadata(format!("/dev/shm/{name}"))
-            .unwrap()
-            .permissions()
-            .mode()
-            & 0o7777
-    };
+    let _live = [
+        provider.alloc(100).unwrap(),
+        provider.alloc(1 << 20).unwrap(),
+    ];
+    let mut modes = Vec::new();
+    for name in files(&provider.id().to_string()) {
+        let metadata = fs::metadata(format!("/dev/shm/{name}")).unwrap();
+        modes.push(metadata.permissions().mode() & 0o7777);
+    }
     // Sorted, "1" precedes "ctl".
-    names.into_iter().map(mode).rev().collect()
+    modes.reverse();
+    modes
 }
 
 #[test]

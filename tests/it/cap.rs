@@ -1,12 +1,15 @@
 //! At the cap, idle memory makes room for new messages and memory in use does not. A refusal
 //! reports the distribution of the memory.
 
-use crate::fixtures::{address, builder, files, fill, holds, message, write, Random, Waiting};
+use crate::fixtures::{
+    address, alloc_many, attach_all, builder, class_of, files, fill, holds, idle, keep_every_other,
+    message, write, Random, Waiting,
+};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use shm_pool::{
     AllocError, BuildError, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBytes,
-    ShmBytesMut, Stats, Tuning,
+    ShmBytesMut, Tuning,
 };
 use shm_pool_support::machine::page_size;
 use std::collections::HashSet;
@@ -95,10 +98,7 @@ fn ended_leases_make_room() {
             .collect();
         // No more than there are records.
         live.truncate(60);
-        let views: Vec<_> = live
-            .iter()
-            .map(|message| client.attach(&message.descriptor().unwrap()).unwrap())
-            .collect();
+        let views = attach_all(&client, &live);
         let count = live.len();
         drop(live);
         let (asked, cap, in_use, idle, leased) = refusal(&provider, CAP);
@@ -122,10 +122,7 @@ fn ended_leases_are_reused_first() {
         .map(ShmBytesMut::freeze)
         .collect();
     let (leased, rest) = all.split_at(60);
-    let mut views: Vec<_> = leased
-        .iter()
-        .map(|message| client.attach(&message.descriptor().unwrap()).unwrap())
-        .collect();
+    let mut views = attach_all(&client, leased);
     let rest = rest.to_vec();
     drop(all);
     assert!(provider.alloc(4096).unwrap_err().is_exhausted());
@@ -197,11 +194,10 @@ fn alloc_after_drop() {
         for _ in 0..10 {
             assert!(provider.alloc(len).unwrap_err().is_exhausted());
             live.pop();
-            live.push(
-                provider
-                    .alloc(len)
-                    .unwrap_or_else(|error| panic!("{len} bytes were just dropped: {error}")),
-            );
+            match provider.alloc(len) {
+                Ok(buffer) => live.push(buffer),
+                Err(error) => panic!("{len} bytes were just dropped: {error}"),
+            }
         }
     }
 }
@@ -249,7 +245,7 @@ fn hopeless_request_evicts_nothing() {
     for _ in 0..10 {
         assert!(provider.alloc(FRAME).unwrap_err().is_exhausted());
     }
-    let small: Vec<_> = (0..64).map(|_| provider.alloc(48).unwrap()).collect();
+    let small = alloc_many(&provider, 48, 64);
     assert_eq!(
         provider.stats().misses(),
         misses,
@@ -264,23 +260,14 @@ fn busy_class_stays_at_cap() {
     let provider = capped();
     let mut live = fill(&provider, QUARTER);
     live.pop();
-    let misses = |len: usize| {
-        let stats = provider.stats();
-        stats
-            .classes
-            .iter()
-            .filter(|class| class.size == len)
-            .map(|class| class.misses)
-            .sum::<u64>()
-    };
-    for len in (1..40).map(|lines| 2048 + lines * 64) {
+    for lines in 1..40 {
         drop(provider.alloc(1024).unwrap());
-        drop(provider.alloc(len).unwrap());
+        drop(provider.alloc(2048 + lines * 64).unwrap());
     }
     // The first is a one-off; only the second shows that the class recurs.
+    let class = class_of(&provider.stats(), 1024).expect("it is in use");
     assert_eq!(
-        misses(1024),
-        2,
+        class.misses, 2,
         "a chunk that is used again and again was destroyed for others"
     );
     assert!(provider.stats().segments_created <= 4);
@@ -295,12 +282,7 @@ fn at_the_cap() -> (Provider, Vec<ShmBytesMut>) {
 }
 
 fn chunks(provider: &Provider) -> usize {
-    provider
-        .stats()
-        .classes
-        .iter()
-        .map(|class| class.chunks)
-        .sum()
+    crate::fixtures::chunks(&provider.stats())
 }
 
 /// Chunks kept for messages of many sizes would block later ones.
@@ -408,7 +390,10 @@ fn exact_fit_at_cap() {
         .unwrap();
     let gap = 1_000_001_usize.next_multiple_of(page_size());
     // The second is a one-off.
-    let _live = [59 * MIB / 4, 5 * MIB / 4 - gap].map(|len| provider.alloc(len).unwrap());
+    let _live = [
+        provider.alloc(59 * MIB / 4).unwrap(),
+        provider.alloc(5 * MIB / 4 - gap).unwrap(),
+    ];
     for _ in 0..3 {
         let buffer = provider
             .alloc(1_000_001)
@@ -451,9 +436,10 @@ fn dropped_one_off_stays_open() {
             .expect("dropped with its message");
         assert!(view.len() == len && holds(&view, 7));
         // While it is read, it is not overwritten; once released, it makes room.
-        let others: Vec<_> = (0..10)
-            .map(|more| provider.alloc(next + more * 4096))
-            .collect();
+        let mut others = Vec::new();
+        for more in 0..10 {
+            others.push(provider.alloc(next + more * 4096));
+        }
         assert!(holds(&view, 7), "overwritten under a reader");
         drop((others, view));
         drop(fill(&provider, next));
@@ -469,14 +455,12 @@ fn dropped_one_off_stays_open() {
 fn growing_messages_make_few_segments() {
     let provider = builder().max_bytes(64 * MIB).build().unwrap();
     drop(fill(&provider, 100_000));
-    for len in (1..=64).map(|mib| mib * MIB) {
-        assert_eq!(
-            provider
-                .alloc(len)
-                .unwrap_or_else(|error| panic!("{len}: {error}"))
-                .len(),
-            len
-        );
+    for mib in 1..=64 {
+        let len = mib * MIB;
+        match provider.alloc(len) {
+            Ok(buffer) => assert_eq!(buffer.len(), len),
+            Err(error) => panic!("{len}: {error}"),
+        }
         drop(provider.alloc(100).unwrap());
     }
     let stats = provider.stats();
@@ -495,7 +479,6 @@ fn failed_reserve_is_undone() {
     let before = provider.stats();
     assert!(provider.reserve(QUARTER, 5).unwrap_err().is_exhausted());
     let after = provider.stats();
-    let idle = |stats: &Stats| stats.classes.iter().map(|class| class.idle).sum::<usize>();
     assert_eq!(
         idle(&after),
         idle(&before),
@@ -517,19 +500,19 @@ fn reserved_chunks_are_not_evicted() {
     let small = provider.reserve(48, 64).unwrap();
     let frames = provider.reserve(FRAME, 9).unwrap();
     let misses = provider.stats().misses();
-    let held: Vec<_> = (0..9).map(|_| provider.alloc(FRAME).unwrap()).collect();
+    let held = alloc_many(&provider, FRAME, 9);
     assert_eq!(provider.stats().misses(), misses, "nine were there");
     let tenth = provider.alloc(FRAME).unwrap();
     let misses = misses + 1;
     for in_use in [0, 1, 64] {
-        let _some: Vec<_> = (0..in_use).map(|_| provider.alloc(48).unwrap()).collect();
+        let _some = alloc_many(&provider, 48, in_use);
         for _ in 0..10 {
             assert!(provider.alloc(FRAME).unwrap_err().is_exhausted());
         }
         assert!(provider.alloc(20 << 20).unwrap_err().is_exhausted());
     }
     provider.trim();
-    let telemetry: Vec<_> = (0..64).map(|_| provider.alloc(48).unwrap()).collect();
+    let telemetry = alloc_many(&provider, 48, 64);
     assert_eq!(
         provider.stats().misses(),
         misses,
@@ -547,9 +530,9 @@ fn reserved_chunks_are_not_evicted() {
 fn reserved_chunks_serve_their_class() {
     let provider = builder().max_idle_per_class(8).build().unwrap();
     let reserved = provider.reserve(100_000, 4).unwrap();
-    let others: Vec<_> = (0..8).map(|_| provider.alloc(95_000).unwrap()).collect();
+    let others = alloc_many(&provider, 95_000, 8);
     let misses = provider.stats().misses();
-    let own: Vec<_> = (0..4).map(|_| provider.alloc(100_000).unwrap()).collect();
+    let own = alloc_many(&provider, 100_000, 4);
     assert_eq!(provider.stats().misses(), misses);
     drop((others, own, reserved));
 }
@@ -559,14 +542,7 @@ fn reservations_add_up() {
     let provider = builder().max_idle_per_class(8).build().unwrap();
     let first = provider.reserve(1000, 3).unwrap();
     let second = provider.reserve(1000, 5).unwrap();
-    let idle = || {
-        provider
-            .stats()
-            .classes
-            .iter()
-            .map(|class| class.idle)
-            .sum::<usize>()
-    };
+    let idle = || idle(&provider.stats());
     assert_eq!(idle(), 8);
     assert!(provider.reserve(1000, 1).is_err(), "no more are kept idle");
     provider.trim();
@@ -682,19 +658,16 @@ fn unservable_request_evicts_nothing() {
         .tuning(Tuning::new().idle_window(0))
         .build()
         .unwrap();
-    let mut held: Vec<_> = fill(&provider, MIB).into_iter().map(Some).collect();
-    for buffer in held.iter_mut().step_by(2) {
-        drop(buffer.take());
-    }
+    let held = keep_every_other(fill(&provider, MIB));
     let before = provider.stats();
-    assert_eq!(crate::fixtures::idle(&before), 8);
+    assert_eq!(idle(&before), 8);
     assert!(provider.alloc(4 * MIB).unwrap_err().is_exhausted());
     assert_eq!(provider.stats(), before);
     for _ in 0..100 {
         assert!(provider.alloc(4 * MIB).unwrap_err().is_exhausted());
     }
     let after = provider.stats();
-    let idle = crate::fixtures::idle(&after);
+    let idle = idle(&after);
     assert!(
         idle >= 6,
         "{idle} of 8: more went than the place for one such message"
@@ -779,11 +752,10 @@ fn alloc_after_refusals() {
         drop(message);
         poll(&provider, MIB);
         drop(view);
-        held.push(
-            provider
-                .alloc(MIB)
-                .unwrap_or_else(|error| panic!("round {round}, leased: {error}")),
-        );
+        match provider.alloc(MIB) {
+            Ok(buffer) => held.push(buffer),
+            Err(error) => panic!("round {round}, leased: {error}"),
+        }
         // Memory reserved for another size is available despite refusals, and again after its drop.
         poll(&provider, 48 + MIB);
         let small = provider.alloc(48).unwrap();
@@ -1142,7 +1114,10 @@ fn room_for_any_length() {
             let mut all = Vec::new();
             for number in 0..count {
                 let message = provider.alloc(len);
-                all.push(message.unwrap_or_else(|error| panic!("{number} of {len}: {error}")));
+                match message {
+                    Ok(message) => all.push(message),
+                    Err(error) => panic!("{number} of {len}: {error}"),
+                }
             }
         }
     }
@@ -1208,7 +1183,7 @@ fn hopeless_request_is_in_no_way() {
         .build()
         .unwrap();
     // Several segments, of which only one short message is in use.
-    let many: Vec<_> = (0..14).map(|_| provider.alloc(MIB).unwrap()).collect();
+    let many = alloc_many(&provider, MIB, 14);
     let _stays = provider.alloc(60_000).unwrap();
     drop(many);
     let _hopeless = Waiting::begin(provider.request(16 * MIB).wait_async());

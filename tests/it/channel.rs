@@ -132,11 +132,13 @@ fn any_name() {
             assert_eq!(receiver.recv().unwrap()[..], [number as u8]);
         }
 
-        let mut expected = names.map(str::to_owned).to_vec();
+        let mut expected = names;
         expected.sort();
-        let mut listed: Vec<_> = names_here.channels().unwrap();
-        listed.sort_by(|a, b| a.name.cmp(&b.name));
-        let listed: Vec<_> = listed.into_iter().map(|channel| channel.name).collect();
+        let mut listed = Vec::new();
+        for channel in names_here.channels().unwrap() {
+            listed.push(channel.name);
+        }
+        listed.sort();
         assert_eq!(listed, expected);
         let report = Inspector::new().namespace(&names_here).report().unwrap();
         let mut inspected = Vec::new();
@@ -211,14 +213,14 @@ fn files_of_others() {
     let ours = format!("/dev/shm/{prefix}.a%2Fb.channel");
     fs::write(&ours, "").unwrap();
     let swept = Namespace::new(&prefix).unwrap().sweep().unwrap();
-    let left: Vec<_> = paths
-        .iter()
-        .filter(|path| fs::metadata(path).is_ok())
-        .collect();
+    let mut left = 0;
     for path in &paths {
+        if fs::metadata(path).is_ok() {
+            left += 1;
+        }
         let _ = fs::remove_file(path);
     }
-    assert_eq!(left.len(), others.len());
+    assert_eq!(left, others.len());
     assert_eq!(swept.objects, 1);
     assert!(fs::metadata(ours).is_err());
 }
@@ -239,10 +241,11 @@ fn number_of_buffers() {
 #[test]
 fn buffer_in_several_channels() {
     let provider = Provider::builder().build().unwrap();
-    let mut channels: Vec<_> = ["chan-a", "chan-b", "chan-c"]
-        .iter()
-        .map(|name| channel(name, &provider, 8))
-        .collect();
+    let mut channels = [
+        channel("chan-a", &provider, 8),
+        channel("chan-b", &provider, 8),
+        channel("chan-c", &provider, 8),
+    ];
     let buffer = provider.alloc(5000).unwrap().freeze();
     let size = buffer.capacity();
     let other = provider.alloc(5000).unwrap();
@@ -250,10 +253,10 @@ fn buffer_in_several_channels() {
         sender.send(buffer.clone()).unwrap();
     }
     drop(buffer);
-    let received: Vec<_> = channels
-        .iter_mut()
-        .map(|(_, receiver, _)| receiver.recv().unwrap())
-        .collect();
+    let mut received = Vec::new();
+    for (_, receiver, _) in &mut channels {
+        received.push(receiver.recv().unwrap());
+    }
     let stats = provider.stats();
     assert_eq!(
         (stats.bytes_in_use, stats.bytes_leased),
@@ -359,12 +362,11 @@ fn max_borrowed() {
         .unwrap();
     let mut receiver = Receiver::open(&name).unwrap();
     let message = provider.alloc_zeroed(10).unwrap().freeze();
-    let held: Vec<_> = (0..32)
-        .map(|_| {
-            sender.send(message.clone()).unwrap();
-            receiver.recv().unwrap()
-        })
-        .collect();
+    let mut held = Vec::new();
+    for _ in 0..32 {
+        sender.send(message.clone()).unwrap();
+        held.push(receiver.recv().unwrap());
+    }
     let error = sender.try_send(message.clone()).unwrap_err();
     assert!(
         matches!(
@@ -475,8 +477,8 @@ fn unfinished_object() {
     let client = Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let path = format!("/dev/shm/{prefix}.c.channel");
     // Whole pages of any system.
-    for content in [64 << 10, 3 * (64 << 10)].map(|len| vec![0; len]) {
-        std::fs::write(&path, &content).unwrap();
+    for len in [64 << 10, 3 * (64 << 10)] {
+        std::fs::write(&path, vec![0; len]).unwrap();
         let error = Receiver::builder()
             .namespace(client.namespace())
             .open("c")

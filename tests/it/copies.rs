@@ -47,8 +47,8 @@ fn subscriber(name: &str, on_full: OnFull, capacity: usize) -> Subscriber {
 
 /// Sends copies in every way.
 fn send_all<E: SendingEnd>(end: &mut E, mut received: impl FnMut(&[u8])) {
-    for (stamp, len) in (1..).zip(LENGTHS) {
-        let bytes = bytes(len, stamp);
+    for (nth, len) in LENGTHS.into_iter().enumerate() {
+        let bytes = bytes(len, nth as u64 + 1);
         end.send_copy(&bytes).unwrap();
         received(&bytes);
         end.try_send_copy(&bytes).unwrap();
@@ -81,7 +81,10 @@ fn any_length_to_several() {
         .history(2)
         .create(&provider, &name)
         .unwrap();
-    let mut receivers = [1, 2].map(|_| subscriber(&name, OnFull::Block, 2));
+    let mut receivers = [
+        subscriber(&name, OnFull::Block, 2),
+        subscriber(&name, OnFull::Block, 2),
+    ];
     send_all(&mut publisher, |bytes| {
         for receiver in &mut receivers {
             let message = receiver.recv().unwrap();
@@ -284,7 +287,10 @@ fn tags_to_several() {
         .history(2)
         .create(&provider, &name)
         .unwrap();
-    let mut receivers = [1, 2].map(|_| subscriber(&name, OnFull::Block, 2));
+    let mut receivers = [
+        subscriber(&name, OnFull::Block, 2),
+        subscriber(&name, OnFull::Block, 2),
+    ];
     send_tagged(&mut publisher, &provider, |len, tag| {
         for receiver in &mut receivers {
             let message = receiver.recv().unwrap();
@@ -297,11 +303,10 @@ fn tags_to_several() {
     publisher.send_copy_with(b"in the slot", OTHER).unwrap();
     let mut late = subscriber(&name, OnFull::Block, 2);
     assert!(publisher.served().receivers().next().is_some());
-    let history = [late.recv().unwrap(), late.recv().unwrap()];
-    assert_eq!(
-        history.map(|message| (message.is_inline(), message.tag())),
-        [(false, Some(TAG)), (true, Some(OTHER))]
-    );
+    let first = late.recv().unwrap();
+    assert_eq!((first.is_inline(), first.tag()), (false, Some(TAG)));
+    let second = late.recv().unwrap();
+    assert_eq!((second.is_inline(), second.tag()), (true, Some(OTHER)));
 }
 
 /// A buffer that was not sent with its tag comes back, and may be sent with another.

@@ -1,6 +1,6 @@
 //! Which chunks are evicted when room is made, explicitly or automatically, and which are kept.
 
-use crate::fixtures::{builder, burst, files, idle, message, Random, NONE};
+use crate::fixtures::{alloc_many, builder, burst, chunks, files, idle, message, Random, NONE};
 use crate::threads::beside;
 use shm_pool::{ClassStats, Client, Provider, ShareError, ShmBytes, ShmView, Tuning};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ fn crowding_leaves_reserved_open() {
         .build()
         .unwrap();
     let _reserved = provider.reserve(LEN, 4).unwrap();
-    let held: Vec<_> = (0..8).map(|_| provider.alloc(MIB).unwrap()).collect();
+    let held = alloc_many(&provider, MIB, 8);
     let descriptor = message(&provider, LEN, 1).descriptor().unwrap();
     drop(provider.alloc(500_000).unwrap());
     assert!(Client::new().attach(&descriptor).is_ok());
@@ -63,7 +63,7 @@ fn evictions_take_no_reserved_chunk() {
         .build()
         .unwrap();
     let _reserved = provider.reserve(LEN, 4).unwrap();
-    let held: Vec<_> = (0..8).map(|_| provider.alloc(MIB).unwrap()).collect();
+    let held = alloc_many(&provider, MIB, 8);
     let misses = || {
         provider
             .stats()
@@ -73,7 +73,7 @@ fn evictions_take_no_reserved_chunk() {
             .map(|class| class.misses)
     };
     let before = misses();
-    let take_reserved = || drop([(); 4].map(|()| provider.alloc(LEN).unwrap()));
+    let take_reserved = || burst(&provider, LEN, 4);
     beside(take_reserved, || {
         for at in 0..15_000 {
             drop(provider.alloc(500_000 + at % 37 * 40_000));
@@ -172,10 +172,7 @@ fn one_alloc_evicts_few_chunks() {
         .build()
         .unwrap();
     burst(&provider, 48, BURST);
-    let chunks = || -> usize {
-        let classes = provider.stats().classes;
-        classes.iter().map(|class| class.chunks).sum()
-    };
+    let chunks = || chunks(&provider.stats());
     let mut before = chunks();
     assert!(before >= BURST);
     let mut uses = 0;
@@ -359,12 +356,7 @@ fn class(provider: &Provider, len: usize) -> ClassStats {
 fn pass(provider: &Provider, windows: u64) {
     for _ in 0..windows {
         drop(provider.alloc(48).unwrap());
-        let chunks: usize = provider
-            .stats()
-            .classes
-            .iter()
-            .map(|class| class.chunks)
-            .sum();
+        let chunks = chunks(&provider.stats());
         for _ in 1..WINDOW.max(128 * chunks as u64) {
             drop(provider.alloc(48).unwrap());
         }
@@ -446,13 +438,12 @@ fn size_in_use() {
     let provider = provider(32);
     let client = Client::new();
     let publish = |messages: usize| {
-        let shared: Vec<_> = (0..messages)
-            .map(|_| {
-                let message = provider.alloc(1 << 20).unwrap().freeze();
-                let view = client.attach(&message.descriptor().unwrap()).unwrap();
-                (view, message) // dropped in this order
-            })
-            .collect();
+        let mut shared = Vec::new();
+        for _ in 0..messages {
+            let message = provider.alloc(1 << 20).unwrap().freeze();
+            let view = client.attach(&message.descriptor().unwrap()).unwrap();
+            shared.push((view, message)); // dropped in this order
+        }
         drop(shared);
     };
     publish(32);

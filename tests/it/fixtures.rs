@@ -2,12 +2,13 @@
 //! the objects that this process and /dev/shm hold.
 
 use shm_pool::{
-    AllocError, AllocFuture, Client, Descriptor, Provider, ProviderBuilder, ShmBytes, ShmBytesMut,
-    Stats,
+    AllocError, AllocFuture, ClassStats, Client, Descriptor, Provider, ProviderBuilder, ShmBytes,
+    ShmBytesMut, ShmView, Stats,
 };
 use shm_pool_support::tasks::{block_on, Woken};
 use std::fs;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -73,13 +74,61 @@ pub(crate) fn fill(provider: &Provider, len: usize) -> Vec<ShmBytesMut> {
     std::iter::from_fn(|| provider.alloc(len).map_err(is_full).ok()).collect()
 }
 
+/// Allocates `count` messages of `len` bytes.
+#[track_caller]
+pub(crate) fn alloc_many(provider: &Provider, len: usize, count: usize) -> Vec<ShmBytesMut> {
+    let mut buffers = Vec::with_capacity(count);
+    for _ in 0..count {
+        buffers.push(provider.alloc(len).unwrap());
+    }
+    buffers
+}
+
 /// Allocates `count` messages, and drops them together.
 pub(crate) fn burst(provider: &Provider, len: usize, count: usize) {
-    drop(
-        (0..count)
-            .map(|_| provider.alloc(len).unwrap())
-            .collect::<Vec<_>>(),
-    );
+    drop(alloc_many(provider, len, count));
+}
+
+/// Messages of `len` bytes, one with the pattern of each stamp.
+#[track_caller]
+pub(crate) fn messages(provider: &Provider, len: usize, stamps: Range<u64>) -> Vec<ShmBytes> {
+    let mut messages = Vec::new();
+    for stamp in stamps {
+        messages.push(message(provider, len, stamp));
+    }
+    messages
+}
+
+/// Messages of these lengths, with the pattern of stamp 1.
+#[track_caller]
+pub(crate) fn messages_of(provider: &Provider, lens: &[usize]) -> Vec<ShmBytes> {
+    let mut messages = Vec::new();
+    for len in lens {
+        messages.push(message(provider, *len, 1));
+    }
+    messages
+}
+
+/// Drops every other buffer, beginning with the first, and returns the rest.
+pub(crate) fn keep_every_other(buffers: Vec<ShmBytesMut>) -> Vec<ShmBytesMut> {
+    let mut kept = Vec::new();
+    for (at, buffer) in buffers.into_iter().enumerate() {
+        if at % 2 == 1 {
+            kept.push(buffer);
+        }
+    }
+    kept
+}
+
+/// Attaches `client` to each message.
+#[track_caller]
+pub(crate) fn attach_all(client: &Client, messages: &[ShmBytes]) -> Vec<ShmView> {
+    let mut views = Vec::new();
+    for message in messages {
+        let descriptor = message.descriptor().unwrap();
+        views.push(client.attach(&descriptor).unwrap());
+    }
+    views
 }
 
 /// A request that waits for memory as a task does.
@@ -155,6 +204,20 @@ pub(crate) fn address(bytes: &[u8]) -> usize {
 /// The number of idle chunks over all classes.
 pub(crate) fn idle(stats: &Stats) -> usize {
     stats.classes.iter().map(|class| class.idle).sum()
+}
+
+/// The number of chunks over all classes.
+pub(crate) fn chunks(stats: &Stats) -> usize {
+    stats.classes.iter().map(|class| class.chunks).sum()
+}
+
+/// The class whose chunks have this size, if it has any.
+pub(crate) fn class_of(stats: &Stats, size: usize) -> Option<ClassStats> {
+    stats
+        .classes
+        .iter()
+        .find(|class| class.size == size)
+        .cloned()
 }
 
 /// Names under /dev/shm that contain `text`, sorted.

@@ -1,7 +1,11 @@
 //! A grant keeps a message in flight to one known receiver only.
 
-use crate::fixtures::{address, builder, forge, holds, message, pair, provider, unique_prefix};
-use shm_pool::{AttachError, Client, Namespace, PeerId, Provider, ShareError};
+use crate::fixtures::{
+    address, builder, forge, holds, message, messages, messages_of, pair, provider, unique_prefix,
+};
+use shm_pool::{
+    AttachError, Client, Descriptor, Namespace, PeerId, Provider, ShareError, ShmBytes, ShmView,
+};
 
 /// The lengths of a chunk carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [100, 1 << 20];
@@ -10,6 +14,25 @@ fn connected() -> (Provider, Client, PeerId) {
     let (provider, client) = pair();
     let peer = client.connect(provider.id()).unwrap();
     (provider, client, peer)
+}
+
+/// As many grants of one message as a peer may have pending.
+#[track_caller]
+fn seven_grants(buffer: &ShmBytes, peer: PeerId) -> Vec<Descriptor> {
+    let mut grants = Vec::new();
+    for _ in 0..7 {
+        grants.push(buffer.grant(peer).unwrap());
+    }
+    grants
+}
+
+#[track_caller]
+fn attach_to_each(client: &Client, descriptors: &[Descriptor]) -> Vec<ShmView> {
+    let mut views = Vec::new();
+    for descriptor in descriptors {
+        views.push(client.attach(descriptor).unwrap());
+    }
+    views
 }
 
 #[test]
@@ -102,7 +125,11 @@ fn grants_count_separately() {
     let other = Client::new();
     let other_peer = other.connect(provider.id()).unwrap();
     let buffer = message(&provider, 100, 1);
-    let granted = [peer, peer, other_peer].map(|peer| buffer.grant(peer).unwrap());
+    let granted = [
+        buffer.grant(peer).unwrap(),
+        buffer.grant(peer).unwrap(),
+        buffer.grant(other_peer).unwrap(),
+    ];
     drop(buffer);
     drop(client.attach(&granted[0]).unwrap());
     drop(client.attach(&granted[1]).unwrap());
@@ -118,11 +145,11 @@ fn grants_count_separately() {
 fn eighth_grant() {
     let (provider, client, peer) = connected();
     let buffer = message(&provider, 100, 1);
-    let granted = [(); 7].map(|()| buffer.grant(peer).unwrap());
+    let granted = seven_grants(&buffer, peer);
     assert_eq!(buffer.grant(peer), Err(ShareError::TooManyGrants(peer)));
     let other = Client::new();
     let theirs = buffer.grant(other.connect(provider.id()).unwrap()).unwrap();
-    let views = granted.map(|granted| client.attach(&granted).unwrap());
+    let views = attach_to_each(&client, &granted);
     assert!(
         buffer.grant(peer).is_ok(),
         "grants that were taken up still count"
@@ -198,11 +225,13 @@ fn forged_peer_id() {
 fn dropped_client_returns_grants() {
     for len in LENGTHS {
         let (provider, client, peer) = connected();
-        let buffers: Vec<_> = (0..5).map(|stamp| message(&provider, len, stamp)).collect();
-        let granted: Vec<_> = buffers
-            .iter()
-            .map(|buffer| buffer.grant(peer).unwrap())
-            .collect();
+        let mut buffers = Vec::new();
+        let mut granted = Vec::new();
+        for stamp in 0..5 {
+            let buffer = message(&provider, len, stamp);
+            granted.push(buffer.grant(peer).unwrap());
+            buffers.push(buffer);
+        }
         let view = client.attach(&granted[0]).unwrap();
         drop(buffers);
         drop(client);
@@ -221,7 +250,7 @@ fn dropped_client_returns_grants() {
 #[test]
 fn reclaim_spares_living() {
     let (provider, client, peer) = connected();
-    let buffers = [1, 2].map(|stamp| message(&provider, 100, stamp));
+    let buffers = messages(&provider, 100, 1..3);
     let view = client.attach(&buffers[0].descriptor().unwrap()).unwrap();
     let granted = buffers[1].grant(peer).unwrap();
     drop(buffers);
@@ -312,7 +341,8 @@ fn disconnect() {
     let client = || Client::in_namespace(&Namespace::new(&prefix).unwrap());
     let greedy = client();
     let other = client();
-    let [peer, good] = [&greedy, &other].map(|client| client.connect(provider.id()).unwrap());
+    let peer = greedy.connect(provider.id()).unwrap();
+    let good = other.connect(provider.id()).unwrap();
     let read = message(&provider, 100, 1);
     let granted = message(&provider, 5_000, 2);
     let open = message(&provider, 100, 3);
@@ -324,13 +354,11 @@ fn disconnect() {
     ];
     drop((read, granted));
     let refused = || {
-        provider
-            .report()
-            .unwrap()
-            .peers
-            .iter()
-            .map(|peer| (peer.id, peer.is_refused))
-            .collect::<Vec<_>>()
+        let mut peers = Vec::new();
+        for peer in provider.report().unwrap().peers {
+            peers.push((peer.id, peer.is_refused));
+        }
+        peers
     };
     assert_eq!(refused(), [(Some(peer), false), (Some(good), false)]);
 
@@ -402,12 +430,13 @@ fn quota() {
     let greedy = Client::new();
     let other = Client::new();
     let peer = greedy.connect(provider.id()).unwrap();
-    let messages = [400, 592, 9, 1_001].map(|len| message(&provider, len, 1));
-    let descriptors = messages
-        .each_ref()
-        .map(|message| message.descriptor().unwrap());
+    let messages = messages_of(&provider, &[400, 592, 9, 1_001]);
+    let mut descriptors = Vec::new();
+    for message in &messages {
+        descriptors.push(message.descriptor().unwrap());
+    }
     let granted = message(&provider, 8, 1).grant(peer).unwrap();
-    let views = [0, 1].map(|at| greedy.attach(&descriptors[at]).unwrap());
+    let views = attach_to_each(&greedy, &descriptors[..2]);
     let over = |error| {
         matches!(
             error,
@@ -441,7 +470,7 @@ fn quota() {
     let taken_up = greedy.attach(&granted).unwrap();
 
     // An attach that fails for another reason does not count.
-    let [first, second] = views;
+    let [first, second] = <[ShmView; 2]>::try_from(views).unwrap();
     drop(first);
     let stale = descriptors[0];
     drop(messages);
@@ -473,8 +502,9 @@ fn quota_counts_grants() {
         .unwrap();
     let client = Client::new();
     let other = Client::new();
-    let [peer, good] = [&client, &other].map(|client| client.connect(provider.id()).unwrap());
-    let messages = [600, 400, 100].map(|len| message(&provider, len, 1));
+    let peer = client.connect(provider.id()).unwrap();
+    let good = other.connect(provider.id()).unwrap();
+    let messages = messages_of(&provider, &[600, 400, 100]);
     let granted = messages[0].grant(peer).unwrap();
     assert_eq!(held(&provider, peer), 600);
     let second = messages[1].grant(peer).unwrap();
@@ -517,7 +547,7 @@ fn quota_counts_grants() {
     assert!(!messages[0].revoke(peer) && !messages[1].revoke(peer));
     assert_eq!(held(&provider, peer), 400);
     let tiny = message(&provider, 8, 1);
-    let grants = [(); 7].map(|()| tiny.grant(peer).unwrap());
+    let grants = seven_grants(&tiny, peer);
     for _ in 0..40 {
         assert!(matches!(
             tiny.grant(peer),
@@ -527,7 +557,7 @@ fn quota_counts_grants() {
     assert_eq!(held(&provider, peer), 456);
     drop(view);
     assert_eq!(held(&provider, peer), 56);
-    drop(grants.map(|granted| client.attach(&granted).unwrap()));
+    drop(attach_to_each(&client, &grants));
     assert_eq!(held(&provider, peer), 0);
 
     // The slot's next peer starts from zero, not from the bytes of the last one.

@@ -2,8 +2,8 @@
 //! after the owner's last handle.
 
 use crate::fixtures::{
-    address, builder, files, holds, mappings, message, open_files, pair, provider, segment,
-    unique_prefix, write, Random, NONE,
+    address, alloc_many, attach_all, builder, files, holds, mappings, message, messages,
+    open_files, pair, provider, segment, unique_prefix, write, Random, NONE,
 };
 use shm_pool::channel::{Publisher, Receiver, Sender};
 use shm_pool::{AttachError, Client, Namespace, PeerId, Provider, ShmBytesMut, Tuning};
@@ -26,9 +26,7 @@ fn buffers_that_outlive_their_provider_return_memory() {
         .tuning(Tuning::new().arena_size(32 << 20))
         .build()
         .unwrap();
-    let mut buffers: Vec<_> = (0..COUNT)
-        .map(|_| provider.alloc(LENGTHS[1]).unwrap())
-        .collect();
+    let mut buffers = alloc_many(&provider, LENGTHS[1], COUNT);
     assert_eq!(provider.stats().segments, 1);
     let path = format!("/dev/shm/shm_pool{}", segment(&provider, 1));
     let held = || fs::metadata(&path).unwrap().blocks() as usize * 512;
@@ -97,8 +95,10 @@ fn share_after_provider() {
         let late = message(&provider, len, 2);
         drop(provider);
         let late_descriptor = late.descriptor().unwrap();
-        let views = [&early_descriptor, &late_descriptor]
-            .map(|descriptor| client.attach(descriptor).unwrap());
+        let views = [
+            client.attach(&early_descriptor).unwrap(),
+            client.attach(&late_descriptor).unwrap(),
+        ];
         assert!(holds(&views[0], 1) && holds(&views[1], 2));
         drop((early, late));
         assert!(
@@ -166,7 +166,10 @@ fn client_of_two_providers() {
     let kept = message(&two, 1 << 20, 2);
     let views = {
         let buffer = message(&one, 1 << 20, 1);
-        [&buffer, &kept].map(|buffer| client.attach(&buffer.descriptor().unwrap()).unwrap())
+        [
+            client.attach(&buffer.descriptor().unwrap()).unwrap(),
+            client.attach(&kept.descriptor().unwrap()).unwrap(),
+        ]
     };
     let late = message(&one, 100, 3).descriptor().unwrap();
     assert_eq!(client.mapped_segments(), 2);
@@ -235,10 +238,13 @@ fn two_providers() {
     let (one, client) = pair();
     let two = provider();
     assert_ne!(one.id(), two.id());
-    let buffers = [&one, &two].map(|provider| message(provider, 1000, u64::from(provider.id())));
-    let descriptors = buffers
-        .each_ref()
-        .map(|buffer| buffer.descriptor().unwrap());
+    let mut buffers = Vec::new();
+    let mut descriptors = Vec::new();
+    for provider in [&one, &two] {
+        let buffer = message(provider, 1000, u64::from(provider.id()));
+        descriptors.push(buffer.descriptor().unwrap());
+        buffers.push(buffer);
+    }
     for (at, provider) in [&one, &two].into_iter().enumerate() {
         assert_eq!(descriptors[at].provider(), provider.id());
         let view = client.attach(&descriptors[at]).unwrap();
@@ -257,7 +263,10 @@ fn object_names() {
         .namespace(&Namespace::new(prefix.as_str()).unwrap())
         .build()
         .unwrap();
-    let buffers = [100, 1 << 20].map(|len| provider.alloc(len).unwrap());
+    let buffers = [
+        provider.alloc(100).unwrap(),
+        provider.alloc(1 << 20).unwrap(),
+    ];
     let control = format!("{prefix}.{}.ctl", provider.id());
     let expected = [format!("{prefix}{}", segment(&provider, 1)), control];
     assert_eq!(files(&prefix), expected);
@@ -356,9 +365,14 @@ fn close_under_buffers() {
     for round in 0..2000 {
         let provider = named(&prefix);
         let peer = client.connect(provider.id()).unwrap();
-        let lengths = [100, 100, 3000, 70_000];
-        let pairs = lengths
-            .map(|len| ways_to_hold(random.below(6), provider.alloc(len).unwrap(), &client, peer));
+        let mut one = Vec::new();
+        let mut two = Vec::new();
+        for len in [100, 100, 3000, 70_000] {
+            let buffer = provider.alloc(len).unwrap();
+            let [first, second] = ways_to_hold(random.below(6), buffer, &client, peer);
+            one.push(first);
+            two.push(second);
+        }
         // Leaves an idle chunk in each kind of place.
         drop(provider.reserve(100, 2).unwrap());
         assert!(provider
@@ -367,17 +381,15 @@ fn close_under_buffers() {
             .freeze()
             .descriptor()
             .is_ok());
-        let (one, two): (Vec<Held>, Vec<Held>) =
-            pairs.into_iter().map(|[one, two]| (one, two)).unzip();
         let start = Barrier::new(3);
-        let mut delays = [(); 2].map(|()| Random(random.next()));
         thread::scope(|scope| {
-            for (held, delay) in [one, two].into_iter().zip(&mut delays) {
+            for held in [one, two] {
                 let start = &start;
+                let mut delay = Random(random.next());
                 scope.spawn(move || {
                     start.wait();
                     for drop_one in held {
-                        dawdle(delay);
+                        dawdle(&mut delay);
                         drop_one();
                     }
                 });
@@ -437,14 +449,11 @@ fn forgetful() -> Provider {
 #[test]
 fn segment_is_mapped_once() {
     let (provider, client) = pair();
-    let messages: Vec<_> = (0..20)
-        .map(|stamp| message(&provider, 1000, stamp))
-        .collect();
-    let views: Vec<_> = messages
-        .iter()
-        .map(|message| client.attach(&message.descriptor().unwrap()).unwrap())
-        .collect();
-    assert!((0..).zip(&views).all(|(stamp, view)| holds(view, stamp)));
+    let messages = messages(&provider, 1000, 0..20);
+    let views = attach_all(&client, &messages);
+    for (stamp, view) in views.iter().enumerate() {
+        assert!(holds(view, stamp as u64));
+    }
     assert_eq!(
         client.mapped_segments(),
         1,
@@ -471,7 +480,8 @@ fn last_view_unmaps() {
         let id = provider.id().to_string();
         let buffer = message(&provider, len, 1);
         let descriptor = buffer.descriptor().unwrap();
-        let [first, last] = [(); 2].map(|()| client.attach(&descriptor).unwrap());
+        let first = client.attach(&descriptor).unwrap();
+        let last = client.attach(&descriptor).unwrap();
         // A leased chunk is destroyed only when its provider closes.
         drop(buffer);
         drop(provider);
@@ -510,10 +520,13 @@ fn attach_unmaps_destroyed() {
             1,
             "a destroyed segment's mapping survives the attach to another"
         );
-        let older: usize = (1..serial)
-            .map(|older| mappings(&segment(&provider, older)))
-            .sum();
-        assert_eq!(older, 0, "an old segment is still in the process's map");
+        for older in 1..serial {
+            assert_eq!(
+                mappings(&segment(&provider, older)),
+                0,
+                "an old segment is still in the process's map"
+            );
+        }
         drop(view);
     }
 }
@@ -673,8 +686,8 @@ fn end_removes_unannounced_connections() {
     fs::write(connection("c"), []).unwrap();
     fs::write(connection("other"), []).unwrap();
     drop(publisher);
-    let is_there = ["c", "other"].map(|channel| Path::new(&connection(channel)).exists());
-    assert_eq!(is_there, [false, true]);
+    assert!(!Path::new(&connection("c")).exists());
+    assert!(Path::new(&connection("other")).exists());
     fs::remove_file(connection("other")).unwrap();
 }
 

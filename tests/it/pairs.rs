@@ -1,6 +1,8 @@
 //! Interactions of two mechanisms that no other file covers (see the table in `../PAIRS.md`).
 
-use crate::fixtures::{builder, burst, holds, idle, message, unique_prefix, Waiting};
+use crate::fixtures::{
+    alloc_many, builder, burst, holds, idle, message, messages, unique_prefix, Waiting,
+};
 use crate::threads::beside;
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{AttachError, Client, Provider, Tuning};
@@ -14,7 +16,7 @@ fn pass_windows(provider: &Provider) {
         for _ in 0..200 {
             drop(provider.alloc(48).unwrap());
         }
-        drop([(); 20].map(|()| provider.alloc(48).unwrap()));
+        burst(provider, 48, 20);
     }
 }
 
@@ -27,7 +29,7 @@ fn windows_end_beside_waiter() {
         .build()
         .unwrap();
     burst(&provider, MIB / 2, 4);
-    let held: Vec<_> = (0..3).map(|_| provider.alloc(2 * MIB).unwrap()).collect();
+    let held = alloc_many(&provider, 2 * MIB, 3);
     let future = Waiting::begin(provider.request(3 * MIB).wait_async());
     pass_windows(&provider);
     drop(held);
@@ -103,7 +105,7 @@ fn windows_pass_leases_and_borrowed() {
     let name = unique_prefix("windows");
     let mut sender = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&name).unwrap();
-    let all: Vec<_> = (0..8).map(|stamp| message(&provider, MIB, stamp)).collect();
+    let all = messages(&provider, MIB, 0..8);
     let view = client.attach(&all[1].descriptor().unwrap()).unwrap();
     sender.send(all[2].clone()).unwrap();
     let received = receiver.recv().unwrap();
@@ -132,9 +134,7 @@ fn eviction_passes_borrowed() {
     let name = unique_prefix("evicted");
     let mut sender = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&name).unwrap();
-    let all: Vec<_> = (0..8)
-        .map(|stamp| message(&provider, MIB / 2, stamp))
-        .collect();
+    let all = messages(&provider, MIB / 2, 0..8);
     sender.send(all[0].clone()).unwrap();
     sender.send(all[7].clone()).unwrap();
     let received = [receiver.recv().unwrap(), receiver.recv().unwrap()];
@@ -180,10 +180,10 @@ fn trims_beside_windows() {
     };
     beside(trim, || {
         thread::scope(|scope| {
-            let threads = [100_000, MIB].map(|len| scope.spawn(move || use_windows(len)));
-            for thread in threads {
-                thread.join().unwrap();
-            }
+            let short = scope.spawn(|| use_windows(100_000));
+            let long = scope.spawn(|| use_windows(MIB));
+            short.join().unwrap();
+            long.join().unwrap();
         })
     });
     assert_eq!(provider.stats().bytes_in_use, 0);

@@ -1,6 +1,8 @@
 //! Chunks return to the pool and are reused, and the pool keeps no more of them than its limit.
 
-use crate::fixtures::{address, builder, idle, pair, provider, write};
+use crate::fixtures::{
+    address, alloc_many, attach_all, builder, burst, idle, pair, provider, write,
+};
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::{
     AllocError, Client, Descriptor, PeerId, Provider, ProviderBuilder, ProviderId, ShmBytes,
@@ -46,18 +48,16 @@ fn reuse_behind_leased_chunks() {
             .build()
             .unwrap();
         let client = Client::new();
-        let all: Vec<ShmBytes> = (0..2 * read)
-            .map(|_| provider.alloc(len).unwrap().freeze())
-            .collect();
-        let mut views: Vec<_> = all
-            .iter()
-            .map(|message| client.attach(&message.descriptor().unwrap()).unwrap())
-            .collect();
+        let mut all = Vec::new();
+        for _ in 0..2 * read {
+            all.push(provider.alloc(len).unwrap().freeze());
+        }
+        let mut views = attach_all(&client, &all);
         // The first half stays ahead of those that are released.
         drop(all);
         views.truncate(read);
         let before = provider.stats();
-        let again: Vec<ShmBytesMut> = (0..read).map(|_| provider.alloc(len).unwrap()).collect();
+        let again = alloc_many(&provider, len, read);
         let after = provider.stats();
         assert_eq!(
             (after.misses(), after.segments_created),
@@ -130,9 +130,10 @@ fn kept(
     ready: fn(usize, ShmBytesMut) -> ShmBytes,
 ) -> (Provider, usize) {
     let provider = builder().max_idle_per_class(cap).build().unwrap();
-    let live: Vec<ShmBytes> = (0..count)
-        .map(|at| ready(at, provider.alloc(len).unwrap()))
-        .collect();
+    let mut live = Vec::new();
+    for at in 0..count {
+        live.push(ready(at, provider.alloc(len).unwrap()));
+    }
     drop(live);
     let stats = provider.stats();
     (provider, idle(&stats))
@@ -202,8 +203,7 @@ fn max_idle_of_zero() {
 fn max_idle_of_unfrozen() {
     for cap in [0, 1, 8] {
         let provider = builder().max_idle_per_class(cap).build().unwrap();
-        let live: Vec<ShmBytesMut> = (0..20).map(|_| provider.alloc(1000).unwrap()).collect();
-        drop(live);
+        burst(&provider, 1000, 20);
         assert_eq!(idle(&provider.stats()), cap);
     }
 }
@@ -225,7 +225,7 @@ fn reserve_makes_hits() {
             5,
             "{len} bytes: a reservation counts the chunks it makes"
         );
-        let live: Vec<ShmBytesMut> = (0..5).map(|_| provider.alloc(len).unwrap()).collect();
+        let live = alloc_many(&provider, len, 5);
         let after = provider.stats();
         assert_eq!(
             after.misses(),
@@ -332,11 +332,11 @@ fn percent_of_pages_that_fault(buffer: &mut [u8]) -> i64 {
             .minor_page_faults()
     };
     let before = faults();
-    let pages = buffer
-        .iter_mut()
-        .step_by(page_size())
-        .map(|byte| *byte = 1)
-        .count() as i64;
+    let mut pages = 0;
+    for byte in buffer.iter_mut().step_by(page_size()) {
+        *byte = 1;
+        pages += 1;
+    }
     (faults() - before) * 100 / pages
 }
 
@@ -379,9 +379,10 @@ fn view_alignment() {
     let (provider, client) = pair();
     for (len, align) in [(1, 1), (1, 64), (100, 128), (5_000, 1024), (70_000, 4096)] {
         let layout = Layout::from_size_align(len, align).unwrap();
-        let messages: Vec<_> = (0..3)
-            .map(|_| provider.alloc_layout(layout).unwrap().freeze())
-            .collect();
+        let mut messages = Vec::new();
+        for _ in 0..3 {
+            messages.push(provider.alloc_layout(layout).unwrap().freeze());
+        }
         for message in messages {
             let view = client.attach(&message.descriptor().unwrap()).unwrap();
             assert_eq!(
@@ -468,11 +469,17 @@ fn layouts() {
         128 << 10,
         1 << 20,
     ];
-    for align in (0..=12).map(|shift| 1usize << shift) {
+    for shift in 0..=12 {
+        let align = 1 << shift;
         for size in sizes {
             let layout = Layout::from_size_align(size, align).unwrap();
             // Several at a time: an arena's first chunk might be aligned by chance.
-            for buffer in [(); 3].map(|()| provider.alloc_layout(layout).unwrap()) {
+            let buffers = [
+                provider.alloc_layout(layout).unwrap(),
+                provider.alloc_layout(layout).unwrap(),
+                provider.alloc_layout(layout).unwrap(),
+            ];
+            for buffer in buffers {
                 assert_eq!(
                     (buffer.len(), address(&buffer) % align),
                     (size, 0),

@@ -81,28 +81,32 @@ fn is(message: &Message, stamp: u64) -> bool {
 /// Returns all messages that `receiver` gets without waiting, as their stamp and the number missed
 /// before.
 fn all(receiver: &mut Subscriber) -> Vec<(u64, u32)> {
-    std::iter::from_fn(|| receiver.try_recv().ok())
-        .map(|message| {
-            (
-                u64::from_le_bytes(message[..8].try_into().unwrap()),
-                message.missed(),
-            )
-        })
-        .collect()
+    let mut found = Vec::new();
+    while let Ok(message) = receiver.try_recv() {
+        let stamp = u64::from_le_bytes(message[..8].try_into().unwrap());
+        found.push((stamp, message.missed()));
+    }
+    found
+}
+
+/// Returns the stamps of all messages that `receiver` gets without waiting.
+fn all_stamps(receiver: &mut Subscriber) -> Vec<u64> {
+    all(receiver).into_iter().map(|(stamp, _)| stamp).collect()
 }
 
 /// All receivers get the same bytes, not copies, and the memory is released by the last one only.
 #[test]
 fn sixty_four_receivers() {
     let mut scene = Scene::new("pub-same", Publisher::builder().max_subscribers(64));
-    let mut receivers: Vec<_> = (0..64)
-        .map(|_| scene.receiver(Subscriber::builder().on_end(OnEnd::Return)))
-        .collect();
+    let mut receivers = Vec::new();
+    for _ in 0..64 {
+        receivers.push(scene.receiver(Subscriber::builder().on_end(OnEnd::Return)));
+    }
     assert_eq!(scene.send(7), 64);
-    let messages: Vec<_> = receivers
-        .iter_mut()
-        .map(|receiver| receiver.try_recv().unwrap())
-        .collect();
+    let mut messages = Vec::new();
+    for receiver in &mut receivers {
+        messages.push(receiver.try_recv().unwrap());
+    }
     assert!(messages
         .iter()
         .all(|message| is(message, 7) && message.missed() == 0));
@@ -122,10 +126,7 @@ fn no_receivers() {
     let mut scene = Scene::new("pub-nobody", Publisher::builder());
     assert!(scene.publisher.served().receivers().next().is_none());
     assert_eq!((scene.send(1), scene.in_use()), (0, 0));
-    assert_eq!(
-        scene.publisher.send_copy(b"x").map(|sent| sent.receivers),
-        Ok(0)
-    );
+    assert_eq!(scene.publisher.send_copy(b"x").unwrap().receivers, 0);
     assert_eq!(
         scene.publisher.wait_for_receivers(1, NOW),
         Err(SendErrorKind::NoReceiver {
@@ -169,13 +170,8 @@ fn history() {
     );
     assert_eq!(all(&mut late), [(2, 0), (3, 0), (4, 0)]);
     assert_eq!(all(&mut small), [(4, 0)]);
-    assert_eq!(
-        scene
-            .publisher
-            .send_copy(&5_u64.to_le_bytes())
-            .map(|sent| sent.receivers),
-        Ok(3)
-    );
+    let sent = scene.publisher.send_copy(&5_u64.to_le_bytes()).unwrap();
+    assert_eq!(sent.receivers, 3);
     let mut later = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
     scene.send(6);
     assert_eq!(all(&mut later), [(3, 0), (4, 0), (5, 0), (6, 0)]);
@@ -215,31 +211,29 @@ fn keep_latest() {
                 scene.in_use()
             );
             let first = expected.max(next.saturating_sub(capacity as u64));
-            let wanted: Vec<_> = (first..next)
-                .map(|stamp| {
-                    (
-                        stamp,
-                        if stamp == first {
-                            (first - expected) as u32
-                        } else {
-                            0
-                        },
-                    )
-                })
-                .collect();
+            let mut wanted = Vec::new();
+            for stamp in first..next {
+                // Only the first says how many were missed before it.
+                let is_first = stamp == first;
+                wanted.push((
+                    stamp,
+                    if is_first {
+                        (first - expected) as u32
+                    } else {
+                        0
+                    },
+                ));
+            }
             assert_eq!(all(&mut receiver), wanted);
             expected = next;
             assert_eq!(scene.in_use(), 0);
         }
         let dropped = scene.dropped()[0];
-        let missed: u64 = [
-            capacity as u64 + 1,
-            2 * capacity as u64 + 3,
-            5 * capacity as u64,
-        ]
-        .iter()
-        .map(|burst| burst.saturating_sub(capacity as u64))
-        .sum();
+        let capacity = capacity as u64;
+        let mut missed = 0;
+        for burst in [capacity + 1, 2 * capacity + 3, 5 * capacity] {
+            missed += burst.saturating_sub(capacity);
+        }
         assert_eq!(dropped, missed);
     }
 }
@@ -286,7 +280,7 @@ fn withdrawn_buffer_hides_no_older_message() {
         scene.send(next);
         assert_eq!(scene.send(next + 1), 1);
         let waiting = scene.publisher.served().receivers().next().unwrap().waiting;
-        let found: Vec<u64> = all(&mut receiver).iter().map(|&(stamp, _)| stamp).collect();
+        let found = all_stamps(&mut receiver);
         assert_eq!(found.len(), waiting, "{behind} behind: {found:?}");
         assert_eq!(found.last(), Some(&(next + 1)));
         assert!(!found.contains(&next), "it was withdrawn");
@@ -298,26 +292,16 @@ fn withdrawn_buffer_hides_no_older_message() {
 fn drop_new() {
     let mut scene = Scene::new("pub-new", Publisher::builder());
     let mut receiver = scene.behind(OnFull::DropNewest, 2);
-    let sent: usize = (0..10).map(|number| scene.send(number)).sum();
+    let mut sent = 0;
+    for number in 0..10 {
+        sent += scene.send(number);
+    }
     assert_eq!(sent, 3, "one more fits until it gets its first");
-    let found = all(&mut receiver);
-    assert_eq!(found.len(), sent);
-    assert!(
-        found
-            .iter()
-            .copied()
-            .eq((0..sent as u64).map(|number| (number, 0))),
-        "{found:?}"
-    );
-    assert_eq!(scene.dropped(), [10 - sent as u64]);
-    assert_eq!(
-        scene
-            .publisher
-            .send_copy(&10_u64.to_le_bytes())
-            .map(|sent| sent.receivers),
-        Ok(1)
-    );
-    assert_eq!(all(&mut receiver), [(10, 10 - sent as u32)]);
+    assert_eq!(all(&mut receiver), [(0, 0), (1, 0), (2, 0)]);
+    assert_eq!(scene.dropped(), [7]);
+    let sent = scene.publisher.send_copy(&10_u64.to_le_bytes()).unwrap();
+    assert_eq!(sent.receivers, 1);
+    assert_eq!(all(&mut receiver), [(10, 7)]);
     scene.send(11);
     assert_eq!(all(&mut receiver), [(11, 0)], "said once");
 }
@@ -335,20 +319,14 @@ fn receiver_at_borrowed_limit() {
                 .max_borrowed(2),
         );
         let mut other = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
-        let held: Vec<_> = (0..2)
-            .map(|number| {
-                scene.send(number);
-                receiver.try_recv().unwrap()
-            })
-            .collect();
+        let mut held = Vec::new();
+        for number in 0..2 {
+            scene.send(number);
+            held.push(receiver.try_recv().unwrap());
+        }
         assert_eq!((scene.send(2), scene.send(3)), (1, 1));
-        assert_eq!(
-            scene
-                .publisher
-                .send_copy(&4_u64.to_le_bytes())
-                .map(|sent| sent.receivers),
-            Ok(2)
-        );
+        let sent = scene.publisher.send_copy(&4_u64.to_le_bytes()).unwrap();
+        assert_eq!(sent.receivers, 2);
         assert_eq!(all(&mut receiver), [(4, 2)]);
         assert_eq!(all(&mut other).len(), 5);
         drop(held);
@@ -583,7 +561,8 @@ fn publisher_outlives_provider() {
         .namespace(client.namespace())
         .open("c")
         .unwrap();
-    let [one, two] = [1, 2].map(|stamp| message(&provider, 1_000, stamp));
+    let one = message(&provider, 1_000, 1);
+    let two = message(&provider, 1_000, 2);
     assert_eq!(publisher.send(one).unwrap().receivers, 1);
     assert!(is(&before.recv().unwrap(), 1), "its segment is mapped");
     drop(provider);
@@ -605,14 +584,16 @@ const HISTORY: usize = 3;
 
 /// A publisher, sized for them, with the documented number of chunks and no more.
 fn sized_scene(test: &str) -> (Scene, usize) {
-    let how = RECEIVERS.map(|(on_full, capacity, _)| {
-        Subscriber::builder()
+    let mut receivers = Vec::new();
+    for (on_full, capacity, views) in RECEIVERS {
+        let options = Subscriber::builder()
             .on_end(OnEnd::Return)
             .on_full(on_full)
-            .capacity(capacity)
-    });
+            .capacity(capacity);
+        receivers.push((options, views));
+    }
+    let receivers = || receivers.iter().map(|(options, views)| (options, *views));
     let options = Publisher::builder().history(HISTORY);
-    let receivers = || how.iter().zip(RECEIVERS.map(|(.., views)| views));
     let chunks = options.buffers(receivers());
     let options = options.share_among(receivers());
     let provider = builder().max_bytes(chunks * 1_024).build().unwrap();
@@ -710,13 +691,8 @@ fn missed_survives_withdrawal() {
         "it holds what it may"
     );
     for number in 3..5_u64 {
-        assert_eq!(
-            scene
-                .publisher
-                .send_copy(&number.to_le_bytes())
-                .map(|sent| sent.receivers),
-            Ok(1)
-        );
+        let sent = scene.publisher.send_copy(&number.to_le_bytes()).unwrap();
+        assert_eq!(sent.receivers, 1);
     }
     assert_eq!(all(&mut receiver), [(4, 3)]);
     drop(held);
@@ -739,10 +715,9 @@ fn registration_reuse_removes_dead_connection() {
         .create(&provider, "c")
         .unwrap();
     let connections = || {
-        files(&prefix)
-            .into_iter()
-            .filter(|name| name.ends_with(".connection"))
-            .collect::<Vec<_>>()
+        let mut files = files(&prefix);
+        files.retain(|name| name.ends_with(".connection"));
+        files
     };
     let mut stays = Subscriber::builder()
         .on_end(OnEnd::Return)
@@ -757,12 +732,8 @@ fn registration_reuse_removes_dead_connection() {
     let [one, other] = &connections()[..] else {
         panic!("two connections")
     };
-    let guests = publisher
-        .served()
-        .receivers()
-        .nth(1)
-        .map(|guest| format!("{prefix}.c.{}.connection", guest.id))
-        .unwrap();
+    let second = publisher.served().receivers().nth(1).unwrap();
+    let guests = format!("{prefix}.c.{}.connection", second.id);
     assert!([one, other].contains(&&guests));
     drop(guest);
     assert_eq!(connections().len(), 1);
@@ -775,7 +746,7 @@ fn registration_reuse_removes_dead_connection() {
         .unwrap();
     assert_eq!(connections().len(), 2);
     assert!(!connections().contains(&guests), "the dead one's");
-    assert_eq!(publisher.send_copy(b"x").map(|sent| sent.receivers), Ok(2));
+    assert_eq!(publisher.send_copy(b"x").unwrap().receivers, 2);
     assert_eq!(&stays.try_recv().unwrap()[..], b"x");
 }
 
@@ -808,11 +779,7 @@ fn keep_latest_out_of_borrowed_or_slots() {
     }
     scene.send(13);
     drop(held);
-    let found = all(&mut full);
-    assert_eq!(
-        found.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
-        [11, 12]
-    );
+    assert_eq!(all_stamps(&mut full), [11, 12]);
     scene.send(14);
     assert_eq!(all(&mut full), [(14, 1)]);
 
@@ -831,13 +798,7 @@ fn keep_latest_out_of_borrowed_or_slots() {
     scene.send(21);
     bytes(&mut scene, 22);
     scene.send(23);
-    assert_eq!(
-        all(&mut mixed)
-            .iter()
-            .map(|(number, _)| *number)
-            .collect::<Vec<_>>(),
-        [20, 22, 23]
-    );
+    assert_eq!(all_stamps(&mut mixed), [20, 22, 23]);
 }
 
 /// A publisher that waits until everything is received may then be dropped with its provider.

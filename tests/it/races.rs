@@ -1,10 +1,10 @@
 //! Readers that race with recycling, grants that race with disconnecting peers, and threads that
 //! share one client.
 
-use crate::fixtures::{builder, holds, message};
+use crate::fixtures::{builder, burst, class_of, holds, message};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
-use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmView, Tuning};
+use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShareError, Tuning};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;
 use std::thread;
@@ -90,12 +90,13 @@ fn attach_during_recycle() {
         thread::scope(|scope| {
             scope.spawn(|| publish(&provider, len, &newest, &over));
             let _through = over.on_drop();
-            let readers = [(); 3].map(|()| {
-                scope.spawn(|| {
+            let mut readers = Vec::new();
+            for _ in 0..3 {
+                readers.push(scope.spawn(|| {
                     read(&shared, &newest, &over);
                     read(&Client::new(), &newest, &over);
-                })
-            });
+                }));
+            }
             for reader in readers {
                 reader.join().unwrap();
             }
@@ -156,7 +157,8 @@ fn grant_during_disconnect() {
     thread::scope(|scope| {
         scope.spawn(|| send_grants(&provider, &peer, &sent, &over));
         let _through = over.on_drop();
-        let peers = [(); 2].map(|()| scope.spawn(|| join_and_leave(&provider, &peer, &sent)));
+        let join_and_leave = || join_and_leave(&provider, &peer, &sent);
+        let peers = [scope.spawn(join_and_leave), scope.spawn(join_and_leave)];
         for peer in peers {
             peer.join().unwrap();
         }
@@ -171,9 +173,17 @@ fn concurrent_first_attach() {
     for stamp in 0..200 {
         let message = message(&provider, 1 << 16, stamp);
         let descriptor = message.descriptor().unwrap();
-        let views: Vec<ShmView> = thread::scope(|scope| {
-            let threads = [(); 3].map(|()| scope.spawn(|| client.attach(&descriptor).unwrap()));
-            threads.map(|thread| thread.join().unwrap()).into()
+        let mut views = Vec::new();
+        thread::scope(|scope| {
+            let attach = || client.attach(&descriptor).unwrap();
+            let threads = [
+                scope.spawn(attach),
+                scope.spawn(attach),
+                scope.spawn(attach),
+            ];
+            for thread in threads {
+                views.push(thread.join().unwrap());
+            }
         });
         assert!(views.iter().all(|view| holds(view, stamp)));
         assert_eq!(
@@ -195,17 +205,17 @@ fn concurrent_arena_growth() {
             .build()
             .unwrap();
         let start = Barrier::new(2);
-        let results = thread::scope(|scope| {
-            let threads = [(); 2].map(|()| {
-                scope.spawn(|| {
-                    start.wait();
-                    provider.alloc(100)
-                })
-            });
-            threads.map(|thread| thread.join().unwrap())
+        let mut buffers = Vec::new();
+        thread::scope(|scope| {
+            let alloc = || {
+                start.wait();
+                provider.alloc(100)
+            };
+            for thread in [scope.spawn(alloc), scope.spawn(alloc)] {
+                let buffer = thread.join().unwrap();
+                buffers.push(buffer.expect("there is room"));
+            }
         });
-        let buffers =
-            results.map(|result| result.unwrap_or_else(|error| panic!("there is room: {error}")));
         assert_eq!(
             (provider.stats().segments, provider.stats().bytes_mapped),
             (1, ARENA)
@@ -227,23 +237,19 @@ fn reservation_during_evictions() {
     let reservation = provider.reserve(LEN, 4).unwrap();
     for round in 0..300 {
         // One more than is reserved, shared by all evicting threads.
-        drop(
-            (0..5)
-                .map(|_| provider.alloc(LEN).unwrap())
-                .collect::<Vec<_>>(),
-        );
+        burst(&provider, LEN, 5);
         thread::scope(|scope| {
             scope.spawn(|| provider.trim());
             scope.spawn(|| provider.trim_to(0));
             scope.spawn(|| drop(provider.alloc(3 << 20)));
         });
         let stats = provider.stats();
-        let chunks = stats
-            .classes
-            .iter()
-            .find(|class| class.size == LEN)
-            .map_or(0, |class| class.chunks);
-        assert!(chunks >= 4, "round {round}: {chunks} chunks of 4 are left");
+        let class = class_of(&stats, LEN).expect("reserved");
+        assert!(
+            class.chunks >= 4,
+            "round {round}: {} chunks of 4 are left",
+            class.chunks
+        );
     }
     drop(reservation);
 }

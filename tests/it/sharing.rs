@@ -1,7 +1,8 @@
 //! Frozen buffers: clones, thawing, messages kept until they are confirmed, and `Bytes` over them.
 
 use crate::fixtures::{
-    address, builder, fill, forge, holds, message, pair, provider, write, Random,
+    address, builder, fill, forge, holds, message, messages, messages_of, pair, provider, write,
+    Random,
 };
 use bytes::Bytes;
 use shm_pool::{
@@ -139,9 +140,7 @@ fn kept_or_stale() {
             );
         }
         drop(kept);
-        let all: Vec<ShmBytes> = (20..40)
-            .map(|stamp| message(&provider, len, stamp))
-            .collect();
+        let all = messages(&provider, len, 20..40);
         let next = all
             .iter()
             .find(|message| address(message) == first)
@@ -166,9 +165,7 @@ fn kept_or_stale() {
 #[test]
 fn max_shared() {
     let provider = builder().max_shared(3).build().unwrap();
-    let mut buffers: Vec<ShmBytes> = [100, 1000, 1 << 20, 2 << 20]
-        .map(|len| message(&provider, len, 1))
-        .into();
+    let mut buffers = messages_of(&provider, &[100, 1000, 1 << 20, 2 << 20]);
     assert!(
         buffers[..3]
             .iter()
@@ -203,14 +200,14 @@ fn max_shared() {
 fn record_reuse() {
     let provider = builder().max_shared(2).build().unwrap();
     let client = Client::new();
-    let views: Vec<_> = [100, 1000]
-        .map(|len| client.attach(&message(&provider, len, 1).descriptor().unwrap()))
-        .into();
+    let mut views = Vec::new();
+    for len in [100, 1000] {
+        let message = message(&provider, len, 1);
+        views.push(client.attach(&message.descriptor().unwrap()));
+    }
     // Dropped while they were read: they wait in the queue of leased chunks.
     drop(views);
-    let next: Vec<ShmBytes> = [1 << 20, 2 << 20]
-        .map(|len| message(&provider, len, 1))
-        .into();
+    let next = messages_of(&provider, &[1 << 20, 2 << 20]);
     assert!(next.iter().all(|buffer| buffer.descriptor().is_ok()));
 }
 
@@ -386,14 +383,22 @@ fn two_views() {
     assert!(all_addresses(&provider, 20_480).contains(&first));
 }
 
+/// Attaches `client` to one message `count` times.
+#[track_caller]
+fn attach_times(client: &Client, descriptor: &Descriptor, count: usize) -> Vec<ShmView> {
+    let mut views = Vec::new();
+    for _ in 0..count {
+        views.push(client.attach(descriptor).unwrap());
+    }
+    views
+}
+
 #[test]
 fn thirty_one_views() {
     let (provider, client) = tight();
     let buffer = message(&provider, 100, 1);
     let descriptor = buffer.descriptor().unwrap();
-    let mut views: Vec<_> = (0..31)
-        .map(|_| client.attach(&descriptor).unwrap())
-        .collect();
+    let mut views = attach_times(&client, &descriptor, 31);
     let too_many =
         |result: Result<_, AttachError>| matches!(result, Err(AttachError::TooManyLeases));
     assert!(
@@ -405,9 +410,7 @@ fn thirty_one_views() {
         "a 32nd lease would overflow into the grants"
     );
     let other = Client::new();
-    let theirs: Vec<_> = (0..31)
-        .map(|_| other.attach(&descriptor).unwrap())
-        .collect();
+    let theirs = attach_times(&other, &descriptor, 31);
     views.pop();
     views.push(views[0].try_clone().unwrap());
     assert!(too_many(client.attach(&descriptor)));
@@ -434,27 +437,21 @@ fn sixty_four_peers() {
         "connecting again takes another slot"
     );
     let mut others: Vec<_> = (1..64).map(|_| Client::new()).collect();
-    let slots = others
-        .iter()
-        .map(|client| client.connect(provider.id()).unwrap().slot());
-    assert_eq!(
-        slots
-            .chain([connected.slot()])
-            .collect::<HashSet<u8>>()
-            .len(),
-        64,
-        "two peers share a slot"
-    );
+    let mut slots = HashSet::from([connected.slot()]);
+    for client in &others {
+        slots.insert(client.connect(provider.id()).unwrap().slot());
+    }
+    assert_eq!(slots.len(), 64, "two peers share a slot");
     let late = Client::new();
     let refused = late.attach(&descriptor);
     assert!(
         matches!(refused, Err(AttachError::TooManyPeers(_))),
         "{refused:?}"
     );
-    let views: Vec<_> = others
-        .iter()
-        .map(|client| client.attach(&descriptor).unwrap())
-        .collect();
+    let mut views = Vec::new();
+    for client in &others {
+        views.push(client.attach(&descriptor).unwrap());
+    }
     drop(others.pop());
     assert!(
         late.attach(&descriptor).is_err(),
@@ -698,20 +695,21 @@ fn targets() -> (
     Vec<[u8; Descriptor::SIZE]>,
 ) {
     let (provider, client) = pair();
-    let messages: Vec<ShmBytes> = [0, 1, 100, 4096, 1 << 20]
-        .map(|len| message(&provider, len, 1))
-        .into();
+    let messages = messages_of(&provider, &[0, 1, 100, 4096, 1 << 20]);
     let peer = client.connect(provider.id()).unwrap();
-    let plain = messages.iter().map(|message| message.descriptor().unwrap());
-    let spent = messages.iter().map(|message| message.grant(peer).unwrap());
-    let descriptors: Vec<Descriptor> = plain.chain(spent).collect();
-    for descriptor in &descriptors {
-        drop(client.attach(descriptor).unwrap());
+    let mut descriptors = Vec::new();
+    for message in &messages {
+        descriptors.push(message.descriptor().unwrap());
     }
-    let bytes = descriptors
-        .iter()
-        .map(|descriptor| descriptor.to_bytes())
-        .collect();
+    // Grants, which are spent below.
+    for message in &messages {
+        descriptors.push(message.grant(peer).unwrap());
+    }
+    let mut bytes = Vec::new();
+    for descriptor in descriptors {
+        drop(client.attach(&descriptor).unwrap());
+        bytes.push(descriptor.to_bytes());
+    }
     (provider, client, messages, bytes)
 }
 
@@ -734,8 +732,11 @@ fn damaged_descriptors() {
     let mut counts = BTreeMap::new();
     for nth in 0..1_000_000 {
         let bytes = if nth % 2 == 0 {
-            let words = [(); 4].map(|()| random.next().to_le_bytes());
-            std::array::from_fn(|at| words[at / 8][at % 8])
+            let mut bytes = [0; Descriptor::SIZE];
+            for word in bytes.chunks_exact_mut(8) {
+                word.copy_from_slice(&random.next().to_le_bytes());
+            }
+            bytes
         } else {
             flip(&mut random, real[nth % real.len()], 256)
         };
@@ -765,7 +766,7 @@ fn forged_descriptors() {
     let mut counts = BTreeMap::new();
     for nth in 0..100_000 {
         // All bits but those of the checksum. `forge` skips a wrong magic number or version.
-        let flipped = flip(&mut random, real[nth % real.len()].map(|byte| byte), 240);
+        let flipped = flip(&mut random, real[nth % real.len()], 240);
         let Some(descriptor) = forge(flipped) else {
             continue;
         };
@@ -910,7 +911,7 @@ fn impossible_generation() {
     let (provider, client) = pair();
     let buffer = message(&provider, 100, 1);
     let sent = buffer.descriptor().unwrap();
-    let views = [(); VIEWS].map(|()| client.attach(&sent).unwrap());
+    let views = attach_times(&client, &sent, VIEWS);
     let full = client
         .attach(&with_generation(&sent, generation(&sent) + 2))
         .map(|view| view.len());

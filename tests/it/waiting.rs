@@ -1,6 +1,9 @@
 //! Waiting for memory within one process: wake-ups, their order, and the end of a wait.
 
-use crate::fixtures::{builder, fill, pair, Random, Waiting, FOR_EVER};
+use crate::fixtures::{
+    alloc_many, builder, burst, chunks, class_of, fill, keep_every_other, pair, Random, Waiting,
+    FOR_EVER,
+};
 use crate::threads::beside;
 use nix::unistd::{gettid, Pid};
 use shm_pool::{AllocError, Client, Provider, ShmBytesMut, Tuning};
@@ -20,7 +23,7 @@ const CAP: usize = 1 << 20;
 /// A provider at its cap, and the buffers that fill it.
 fn at_the_cap() -> (Provider, Vec<ShmBytesMut>) {
     let provider = builder().max_bytes(CAP).build().unwrap();
-    let held = (0..4).map(|_| provider.alloc(CAP / 4).unwrap()).collect();
+    let held = alloc_many(&provider, CAP / 4, 4);
     assert!(provider.alloc(1).is_err(), "there is no room");
     (provider, held)
 }
@@ -160,11 +163,11 @@ fn cancel_anywhere() {
     let waker = Waker::from(woken.clone());
     let mut context = Context::from_waker(&waker);
     for round in 0..50 {
-        let mut futures: Vec<_> = (0..100)
-            .map(|_| Box::pin(provider.request(CAP / 4).wait_async()))
-            .collect();
-        for future in &mut futures {
+        let mut futures = Vec::new();
+        for _ in 0..100 {
+            let mut future = Box::pin(provider.request(CAP / 4).wait_async());
             assert!(future.as_mut().poll(&mut context).is_pending());
+            futures.push(future);
         }
         thread::scope(|scope| {
             let waits = scope.spawn(|| provider.alloc_timeout(CAP / 4, FOR_EVER).unwrap());
@@ -188,7 +191,7 @@ fn first_of_thousands() {
     const CHUNKS: usize = 64;
     const LEN: usize = CAP / CHUNKS;
     let provider = builder().max_bytes(CAP).build().unwrap();
-    let mut held: Vec<_> = (0..CHUNKS).map(|_| provider.alloc(LEN).unwrap()).collect();
+    let mut held = alloc_many(&provider, LEN, CHUNKS);
     let mut futures: VecDeque<_> = (0..2000)
         .map(|_| Waiting::begin(provider.request(LEN).wait_async()))
         .collect();
@@ -218,7 +221,7 @@ fn thousands_cancelled() {
     const CHUNKS: usize = 64;
     const LEN: usize = CAP / CHUNKS;
     let provider = builder().max_bytes(CAP).build().unwrap();
-    let mut held: Vec<_> = (0..CHUNKS).map(|_| provider.alloc(LEN).unwrap()).collect();
+    let mut held = alloc_many(&provider, LEN, CHUNKS);
     let mut futures: Vec<_> = (0..WAITERS)
         .map(|_| Waiting::new(provider.request(LEN).wait_async()))
         .collect();
@@ -253,7 +256,10 @@ fn thousands_cancelled() {
                 0 => drop(futures.swap_remove(at)),
                 1 | 2 => {
                     // One to which memory was delivered, or one that still waits.
-                    let at = futures.iter().position(Waiting::is_woken).unwrap_or(at);
+                    let at = match futures.iter().position(Waiting::is_woken) {
+                        Some(woken) => woken,
+                        None => at,
+                    };
                     let was_woken = futures[at].is_woken();
                     match futures[at].poll() {
                         Poll::Ready(buffer) => {
@@ -273,9 +279,10 @@ fn thousands_cancelled() {
     });
     assert!(served > 0);
     // Also what the helper thread has in its hand for a future that was dropped.
-    let all: Vec<_> = (0..CHUNKS)
-        .map(|_| provider.alloc(LEN).expect("nothing is lost"))
-        .collect();
+    let mut all = Vec::new();
+    for _ in 0..CHUNKS {
+        all.push(provider.alloc(LEN).expect("nothing is lost"));
+    }
     drop(all);
     assert_eq!(provider.stats().bytes_in_use, 0);
 }
@@ -323,10 +330,9 @@ fn thousands_end_with_provider() {
             .map(|_| scope.spawn(|| provider.request(100).wait()))
             .collect();
         provider.close_waits();
-        let ended = threads.into_iter().map(|thread| thread.join().unwrap());
-        assert!(ended
-            .into_iter()
-            .all(|result| is_ended(&result.unwrap_err())));
+        for thread in threads {
+            assert!(is_ended(&thread.join().unwrap().unwrap_err()));
+        }
     });
     for future in &mut futures {
         assert!(future.is_woken(), "it would never be polled again");
@@ -584,19 +590,20 @@ const MIB: usize = 1 << 20;
 fn refused_cold(provider: &Provider, count: usize, kept: usize) -> usize {
     let mut random = Random(5);
     let mut held = VecDeque::new();
-    let cold = (0..count).map(|_| {
+    let mut refused = 0;
+    for _ in 0..count {
         let most = 64 << random.below(14);
         let len = 64 + random.below(most);
-        match provider.alloc(len) {
-            Ok(buffer) => held.push_back(buffer),
-            Err(_) => return 1,
-        }
+        let Ok(buffer) = provider.alloc(len) else {
+            refused += 1;
+            continue;
+        };
+        held.push_back(buffer);
         while held.len() > kept {
             held.pop_front();
         }
-        0
-    });
-    cold.sum()
+    }
+    refused
 }
 
 /// One request that cannot be served does not make a publisher of a thousand sizes fail.
@@ -650,9 +657,9 @@ fn reserved_waiter_passes_large_one() {
     for pages in 1..=16 {
         // Passed over by a message carved where this one was.
         others.pop();
-        let _ = provider
-            .alloc(pages * 4096 - 64)
-            .map(|smaller| others.insert(0, smaller));
+        if let Ok(smaller) = provider.alloc(pages * 4096 - 64) {
+            others.insert(0, smaller);
+        }
     }
     others.extend(std::iter::from_fn(|| provider.alloc(4096).ok()));
     let wanted = Waiting::begin(provider.request(MIB).wait_async());
@@ -661,17 +668,18 @@ fn reserved_waiter_passes_large_one() {
 }
 
 /// In a pool of 4 MiB, four threads hold six messages of 100 kB each, and this one requests 1 MiB,
-/// 40 times, each in a new pool. Returns how often it was served, and how many small ones were
-/// refused.
+/// 40 times, each in a new pool, or until it is not served. Returns how often it was served, and
+/// how many small ones were refused.
 fn among_small_ones(large: impl Fn(&Provider) -> bool) -> (usize, usize) {
     let refused = AtomicUsize::new(0);
-    let served = (0..40).take_while(|_| {
+    let mut served = 0;
+    while served < 40 {
         let provider = builder().max_bytes(4 * MIB).build().unwrap();
         // Small ones have been everywhere.
         drop(fill(&provider, 100 * KB));
         let is_over = AtomicBool::new(false);
         let rounds = AtomicUsize::new(0);
-        thread::scope(|scope| {
+        let is_served = thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let mut held = VecDeque::new();
@@ -693,9 +701,13 @@ fn among_small_ones(large: impl Fn(&Provider) -> bool) -> (usize, usize) {
             let is_served = large(&provider);
             is_over.store(true, Ordering::Relaxed);
             is_served
-        })
-    });
-    (served.count(), refused.load(Ordering::Relaxed))
+        });
+        if !is_served {
+            break;
+        }
+        served += 1;
+    }
+    (served, refused.load(Ordering::Relaxed))
 }
 
 /// A point cloud is sent while images are, if there is room for both.
@@ -731,28 +743,20 @@ fn refused_request_leaves_others_warm() {
         .tuning(Tuning::new().idle_window(0))
         .build()
         .unwrap();
-    let spare = [(); 4].map(|()| provider.alloc(64 << 10).unwrap());
+    let spare = alloc_many(&provider, 64 << 10, 4);
     // Spread over the cap, so that no eviction makes room for the large request.
     let mut all = fill(&provider, 1000);
-    let in_use: Vec<_> = (0..all.len())
-        .step_by(200)
-        .rev()
-        .map(|at| all.swap_remove(at))
-        .collect();
+    let mut in_use = Vec::new();
+    for at in (0..all.len()).step_by(200).rev() {
+        in_use.push(all.swap_remove(at));
+    }
     // A little memory is free, so that a missing chunk could be made.
     drop((all, spare));
     provider.trim_to(2 * MIB - (256 << 10));
     drop(provider.alloc(WARM).unwrap());
     let counts = || {
         let stats = provider.stats();
-        (
-            stats.misses(),
-            stats
-                .classes
-                .iter()
-                .map(|class| class.chunks)
-                .sum::<usize>(),
-        )
+        (stats.misses(), chunks(&stats))
     };
     let before = counts();
     let warm = || drop(provider.alloc(WARM).expect("it is idle"));
@@ -788,7 +792,7 @@ fn is_awake(thread: Pid) -> bool {
 /// Returns the result of a waiting thread, if it arrived within 30 seconds.
 fn served_beside_a_blocked_waker(timeout: Duration) -> Option<bool> {
     let provider = Arc::new(builder().max_bytes(MIB).build().unwrap());
-    let mut held: Vec<_> = (0..4).map(|_| provider.alloc(MIB / 4).unwrap()).collect();
+    let mut held = alloc_many(&provider, MIB / 4, 4);
     let (waker, is_called, go) = blocking_waker();
     let mut first = Waiting::begin_with(provider.request(MIB / 4).wait_async(), waker);
     held.pop();
@@ -830,13 +834,7 @@ fn waiter_needs_no_other_waiter() {
 /// Every other message of 60 kB is held; those between are idle, and too short for the refused
 /// request.
 fn scattered(provider: &shm_pool::Provider) -> Vec<shm_pool::ShmBytesMut> {
-    let mut held: Vec<_> = std::iter::from_fn(|| provider.alloc(60_000).ok())
-        .map(Some)
-        .collect();
-    for buffer in held.iter_mut().step_by(2) {
-        drop(buffer.take());
-    }
-    held.into_iter().flatten().collect()
+    keep_every_other(std::iter::from_fn(|| provider.alloc(60_000).ok()).collect())
 }
 
 /// A search for room holds idle chunks temporarily, but none that is reserved.
@@ -850,14 +848,7 @@ fn refused_request_leaves_reserved_alone() {
     let _reservation = provider.reserve(1000, 1).unwrap();
     let _held = scattered(&provider);
     provider.trim();
-    let made = || {
-        provider
-            .stats()
-            .classes
-            .iter()
-            .find(|class| class.size == 1024)
-            .map(|class| class.misses)
-    };
+    let made = || class_of(&provider.stats(), 1024).expect("reserved").misses;
     let before = made();
     let take_reserved = || drop(provider.alloc(1000).expect("reserved"));
     beside(take_reserved, || {
@@ -892,14 +883,9 @@ fn reserve_beside_region() {
     }
     others.clear();
     let _reservation = provider.reserve(LEN, 64).unwrap();
-    drop([(); 64].map(|()| provider.alloc(LEN).unwrap()));
-    let chunks = provider
-        .stats()
-        .classes
-        .iter()
-        .find(|class| class.size == LEN)
-        .map(|class| class.chunks);
-    assert!(chunks.is_some_and(|chunks| chunks >= 64), "{chunks:?}");
+    burst(&provider, LEN, 64);
+    let class = class_of(&provider.stats(), LEN).expect("reserved");
+    assert!(class.chunks >= 64, "{class:?}");
 }
 
 #[test]

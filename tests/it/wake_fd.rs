@@ -1,6 +1,6 @@
 //! File descriptors of event loops.
 
-use crate::fixtures::{holds, message, unique_prefix, FOR_EVER, NOW};
+use crate::fixtures::{holds, message, messages, unique_prefix, FOR_EVER, NOW};
 use crate::served::Served;
 use crate::threads::assert_prompt;
 use shm_pool::channel::{
@@ -30,14 +30,20 @@ pub(crate) fn is_readable(fd: &impl AsFd, timeout: i32) -> bool {
 
 /// Sleeps until one of the descriptors is readable.
 fn wait_for_any(fds: &[WakeFd]) {
-    let polled = |fd: &WakeFd| libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let mut polled: Vec<_> = fds.iter().map(polled).collect();
+    let mut polled = Vec::new();
+    for fd in fds {
+        polled.push(libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+    }
     // SAFETY: `polled` has that many elements, and lives during the call.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+}
+
+fn three_fds() -> [WakeFd; 3] {
+    std::array::from_fn(|_| WakeFd::new().unwrap())
 }
 
 fn channel(provider: &Provider, name: &str) -> (Sender, Receiver) {
@@ -69,7 +75,10 @@ fn readable_while_ready() {
     assert!(ready
         .poll(|context| receiver.poll_recv(context))
         .is_pending());
-    let sending = thread::spawn(move || sender.send_copy(b"third").map(|()| sender).unwrap());
+    let sending = thread::spawn(move || {
+        sender.send_copy(b"third").unwrap();
+        sender
+    });
     assert!(is_readable(&ready, -1));
     let sender = sending.join().unwrap();
     // The first wake-up may have been the check, once a second, that the sender exists.
@@ -98,12 +107,16 @@ fn event_loop() {
     const MESSAGES: u64 = 20_000;
     let provider = Provider::builder().max_bytes(1 << 20).build().unwrap();
     let name = unique_prefix("wake-fd-loop");
-    let (senders, mut receivers): (Vec<_>, Vec<_>) = (0..2)
-        .map(|number| channel(&provider, &format!("{name}-{number}")))
-        .unzip();
+    let mut senders = Vec::new();
+    let mut receivers = Vec::new();
+    for number in 0..2 {
+        let (sender, receiver) = channel(&provider, &format!("{name}-{number}"));
+        senders.push(sender);
+        receivers.push(receiver);
+    }
     let all = provider.alloc(1 << 20).unwrap();
     let mut request = pin!(provider.request(4096).wait_async());
-    let mut ready = [(); 3].map(|()| WakeFd::new().unwrap());
+    let mut ready = three_fds();
     assert!(ready[2]
         .poll(|context| request.as_mut().poll(context))
         .is_pending());
@@ -194,10 +207,10 @@ impl Epoll {
         // SAFETY: the call has no pointers.
         let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         assert!(epoll >= 0);
-        for (fd, number) in fds.iter().zip(0..) {
+        for (number, fd) in fds.iter().enumerate() {
             let mut event = libc::epoll_event {
                 events: libc::EPOLLIN as u32,
-                u64: number,
+                u64: number as u64,
             };
             // SAFETY: the event lives during the call.
             let added =
@@ -247,8 +260,9 @@ fn epoll_of_sends() {
     const MESSAGES: u64 = 5_000;
     let provider = Provider::builder().build().unwrap();
     let name = unique_prefix("wake-fd-send");
-    let [to_echo, to_check, echo] =
-        ["to-echo", "to-check", "echo"].map(|channel| format!("{name}-{channel}"));
+    let to_echo = format!("{name}-to-echo");
+    let to_check = format!("{name}-to-check");
+    let echo = format!("{name}-echo");
     let mut sender = Sender::builder()
         .capacity(2)
         .create(&provider, &to_echo)
@@ -282,7 +296,7 @@ fn epoll_of_sends() {
                 assert!(holds(&received.unwrap().unwrap(), number));
             }
         });
-        let mut ready = [(); 3].map(|()| WakeFd::new().unwrap());
+        let mut ready = three_fds();
         let epoll = Epoll::new(&ready);
         let mut sent = 0;
         let mut published = 0;
@@ -355,7 +369,7 @@ fn sender_ready() {
         .unwrap();
     let mut receiver = Receiver::open(&name).unwrap();
     let mut ready = WakeFd::new().unwrap();
-    let buffers = [0, 1, 2].map(|stamp| message(&provider, 1_000, stamp));
+    let buffers = messages(&provider, 1_000, 0..3);
     for buffer in &buffers[..2] {
         assert!(matches!(
             ready.poll(|context| sender.poll_ready(context, buffer)),
@@ -443,9 +457,10 @@ fn publisher_ready() {
             Poll::Ready(Ok(()))
         ));
         assert_eq!(publisher.try_send(next.clone()).unwrap().receivers, 3);
-        let held = receivers
-            .each_mut()
-            .map(|receiver| receiver.recv().unwrap());
+        let mut held = Vec::new();
+        for receiver in &mut receivers {
+            held.push(receiver.recv().unwrap());
+        }
         let start = Instant::now();
         assert!(ready
             .poll(|context| publisher.poll_ready(context, &next))

@@ -21,21 +21,30 @@ fn short_segments_limit_the_cap() {
     assert_eq!(*max_bytes.allowed().end(), 16 << 20);
 }
 
+fn alloc_many(backend: &Backend, size: usize, align: usize, count: usize) -> Vec<Chunk> {
+    let mut chunks = Vec::new();
+    for _ in 0..count {
+        chunks.push(backend.alloc(layout(size, align)).unwrap());
+    }
+    chunks
+}
+
 #[test]
 fn dropped_cold() {
     let backend = build(&Source::new("cold"));
-    let chunks = [(); 3].map(|()| backend.alloc(layout(1000, 1)).unwrap());
-    let places = chunks.each_ref().map(place);
-    for chunk in chunks {
+    let mut places = Vec::new();
+    for chunk in alloc_many(&backend, 1000, 1, 3) {
+        places.push(place(&chunk));
         chunk.drop_cold();
     }
-    let again = [(); 3].map(|()| backend.alloc(layout(1000, 1)).unwrap());
+    let one = backend.alloc(layout(1000, 1)).unwrap();
+    let other = backend.alloc(layout(1000, 1)).unwrap();
+    let third = backend.alloc(layout(1000, 1)).unwrap();
     assert_eq!(
-        again.each_ref().map(place),
-        places,
+        [place(&one), place(&other), place(&third)],
+        places[..],
         "in the order of their release"
     );
-    let [one, other, _third] = again;
     drop(one);
     other.drop_cold();
     assert_eq!(
@@ -108,7 +117,7 @@ fn reserve_and_trim() {
         .chunks
         .lock()
         .unwrap()
-        .extend((0..7).map(|_| backend.alloc(layout(MIB / 8, 1)).unwrap()));
+        .extend(alloc_many(&backend, MIB / 8, 1, 7));
     assert!(backend
         .reserve(layout(MIB / 4, 1), 2)
         .unwrap_err()
@@ -231,9 +240,7 @@ fn room_in_whole_segments() {
     let (source, room, backend) = locked("backend-whole-full");
     let first = backend.alloc(layout(MIB / 4, 1)).unwrap();
     room.store(0, Ordering::Relaxed);
-    let others: Vec<_> = (0..3)
-        .map(|_| backend.alloc(layout(MIB / 4, 1)).unwrap())
-        .collect();
+    let others = alloc_many(&backend, MIB / 4, 1, 3);
     assert!(backend.alloc(layout(64, 1)).unwrap_err().is_exhausted());
     drop(others);
     let long = backend.alloc(layout(MIB * 3 / 4, 1)).unwrap();
@@ -383,9 +390,7 @@ fn long_message_beside_given_up_chunk() {
         .max_bytes(32 * page)
         .tuning(Tuning::new().arena_size(32 * page).idle_window(0));
     let backend = builder.build(Shared(source.clone())).unwrap();
-    let mut chunks: Vec<_> = (0..32)
-        .map(|_| backend.alloc(layout(page, page)).unwrap())
-        .collect();
+    let mut chunks = alloc_many(&backend, page, page, 32);
     chunks.sort_by_key(Chunk::offset);
     let mut places: Vec<_> = chunks.into_iter().map(Some).collect();
     places[0].take().unwrap().leak();
@@ -396,7 +401,10 @@ fn long_message_beside_given_up_chunk() {
     backend.evict_idle();
     let start = Instant::now();
     'refused: loop {
-        for place in places.iter_mut().filter(|place| place.is_some()) {
+        for place in &mut places {
+            if place.is_none() {
+                continue;
+            }
             *place = None;
             *place = Some(backend.alloc(layout(page, page)).unwrap());
             if backend.alloc(layout(4 * page, page)).is_ok() {
@@ -418,9 +426,7 @@ fn wants_back_what_a_long_message_needs() {
     let backend = build(&Source::new("wants-back"));
     let wanted = |chunk: &Chunk| backend.wants_back(chunk.segment(), chunk.offset(), chunk.len());
     let is_refused = || backend.alloc(layout(MIB / 4, 1)).is_err();
-    let mut chunks: Vec<_> = (0..16)
-        .map(|_| backend.alloc(layout(MIB / 16, 1)).unwrap())
-        .collect();
+    let mut chunks = alloc_many(&backend, MIB / 16, 1, 16);
     assert!(!chunks.iter().any(wanted));
     let mut tries = 0;
     while is_refused() {
