@@ -300,18 +300,16 @@ fn killed_sender_wakes_receiver() {
     }
     let (asleep, killed) = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            let rest: Vec<_> = (3..5)
-                .map(|_| receiver.recv().map(|message| message.len()))
-                .collect();
-            (rest, receiver.recv())
+            let mut lengths = Vec::new();
+            for _ in 3..5 {
+                lengths.push(receiver.recv().unwrap().len());
+            }
+            (lengths, receiver.recv())
         });
         owner.kill();
         waiting.join().unwrap()
     });
-    assert_eq!(
-        asleep.into_iter().map(Result::unwrap).collect::<Vec<_>>(),
-        [LENGTHS[3], LENGTHS[0]]
-    );
+    assert_eq!(asleep, [LENGTHS[3], LENGTHS[0]]);
     assert!(matches!(killed, Err(RecvError::Disconnected)), "{killed:?}");
     assert!(matches!(receiver.try_recv(), Err(RecvError::Disconnected)));
     drop(receiver);
@@ -363,15 +361,17 @@ fn sent_outlives_killed_sender() {
         "it has a reader"
     );
     drop(provider(names.prefix()));
-    let received: Vec<_> = (0..5).map(|_| receiver.recv().unwrap()).collect();
-    for (message, number) in received.iter().zip(0..) {
-        shm::check(message, number).unwrap();
+    let mut received = Vec::new();
+    for number in 0..5 {
+        let message = receiver.recv().unwrap();
+        shm::check(&message, number).unwrap();
+        received.push((message, number));
     }
     assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
     drop(receiver);
     assert_eq!(names.sweep(), 0, "its messages are still read");
-    for (message, number) in received.iter().zip(0..) {
-        shm::check(message, number).unwrap();
+    for (message, number) in &received {
+        shm::check(message, *number).unwrap();
     }
     drop(received);
     assert_eq!(
@@ -430,9 +430,10 @@ fn killed_receiver_wakes_sender() {
     let mut sender = sender(&provider, 4);
     let child = start_receiver(&names, "hold");
     // The receiver has not asked for a message yet, so five fit, and the sixth waits.
-    let mut buffers: Vec<_> = (0..6)
-        .map(|_| provider.alloc(200_000).unwrap().freeze())
-        .collect();
+    let mut buffers = Vec::new();
+    for _ in 0..6 {
+        buffers.push(provider.alloc(200_000).unwrap().freeze());
+    }
     for buffer in buffers.drain(1..) {
         sender.send(buffer).unwrap();
     }
@@ -618,11 +619,8 @@ fn short_waits_find_dead_sender() {
             if is_any {
                 return wait_any(&mut [&mut receiver], Duration::from_millis(10)).is_ok();
             }
-            let error = receiver
-                .recv_timeout(Duration::from_millis(10))
-                .map(drop)
-                .unwrap_err();
-            matches!(error, RecvError::Disconnected)
+            let received = receiver.recv_timeout(Duration::from_millis(10));
+            matches!(received.err().unwrap(), RecvError::Disconnected)
         };
         assert!(
             (0..500).any(|_| is_disconnected()),
@@ -659,7 +657,9 @@ fn concurrent_create() {
                     .write(true)
                     .create_new(true)
                     .open(path(&names));
-                let _ = dead.and_then(|mut dead| dead.write_all(&remains));
+                if let Ok(mut dead) = dead {
+                    let _ = dead.write_all(&remains);
+                }
             }
             let mut sender = match Sender::builder().capacity(slots).create(&provider, CHANNEL) {
                 Ok(sender) => sender,
@@ -687,14 +687,12 @@ fn concurrent_create() {
     let create_all = || {
         thread::scope(|scope| {
             let create = &create;
-            let threads = [2, 3, 8192].map(|slots| scope.spawn(move || create(slots)));
-            threads.map(|thread| thread.join())
+            for slots in [2, 3, 8192] {
+                scope.spawn(move || create(slots));
+            }
         })
     };
-    let (results, _) = beside(|| names.sweep(), create_all);
-    for result in results {
-        result.unwrap();
-    }
+    beside(|| names.sweep(), create_all);
     assert!(
         made.load(Ordering::SeqCst) >= ROUNDS / 2,
         "too few to see anything"
@@ -713,29 +711,30 @@ fn concurrent_open() {
     const ROUNDS: usize = 1000;
     let names = Names::new("chan-openers");
     let provider = names.provider().build().unwrap();
-    let clients = [(); 2].map(|()| Arc::new(names.client()));
-    for client in &clients {
+    let first = names.client();
+    let second = names.client();
+    for client in [&first, &second] {
         assert!(client.connect(provider.id()).is_ok());
     }
     for _ in 0..ROUNDS {
         let mut sender = Sender::create(&provider, CHANNEL).unwrap();
         let start = Barrier::new(2);
-        let open = |client: &Arc<shm_pool::Client>| {
+        let open = |client: &shm_pool::Client| {
             start.wait();
             Receiver::builder()
                 .namespace(client.namespace())
                 .open(CHANNEL)
         };
         let opened = thread::scope(|scope| {
-            let [first, second] = &clients;
-            let threads = [scope.spawn(|| open(first)), scope.spawn(|| open(second))];
-            threads.map(|thread| thread.join().unwrap())
+            let one = scope.spawn(|| open(&first));
+            let other = scope.spawn(|| open(&second));
+            (one.join().unwrap(), other.join().unwrap())
         });
-        let (mut receivers, refused): (Vec<_>, Vec<_>) =
-            opened.into_iter().partition(Result::is_ok);
-        assert_eq!((receivers.len(), refused.len()), (1, 1));
-        assert!(matches!(refused[0], Err(ChannelError::HasReceiver { .. })));
-        let receiver = receivers[0].as_mut().unwrap();
+        let (mut receiver, refused) = match opened {
+            (Ok(receiver), Err(refused)) | (Err(refused), Ok(receiver)) => (receiver, refused),
+            other => panic!("not one of two: {other:?}"),
+        };
+        assert!(matches!(refused, ChannelError::HasReceiver { .. }));
         sender.wait_for_receiver(Duration::from_secs(100)).unwrap();
         sender
             .send(provider.alloc_zeroed(100).unwrap().freeze())
@@ -772,18 +771,16 @@ fn robust_list_is_private() {
             .build()
             .unwrap();
         let client = shm::client(prefix);
-        let ends: Vec<_> = (0..CHANNELS)
-            .map(|number| {
-                let name = format!("c{number}");
-                (
-                    Sender::create(&provider, &name).unwrap(),
-                    Receiver::builder()
-                        .namespace(client.namespace())
-                        .open(&name)
-                        .unwrap(),
-                )
-            })
-            .collect();
+        let mut ends = Vec::new();
+        for number in 0..CHANNELS {
+            let name = format!("c{number}");
+            let sender = Sender::create(&provider, &name).unwrap();
+            let receiver = Receiver::builder()
+                .namespace(client.namespace())
+                .open(&name)
+                .unwrap();
+            ends.push((sender, receiver));
+        }
         let list = list();
         assert_eq!(
             list.len(),
@@ -825,23 +822,30 @@ fn list() -> Vec<u64> {
         u64::from_ne_bytes(address)
     };
     let head = sys::robust_list(keeper());
-    let entries = std::iter::successors(Some(head), |&at| {
-        Some(next(at)).filter(|&next| next != head)
-    });
-    entries.take(100).collect()
+    let mut entries = vec![head];
+    while entries.len() < 100 {
+        let next = next(entries[entries.len() - 1]);
+        if next == head {
+            break;
+        }
+        entries.push(next);
+    }
+    entries
 }
 
 fn keeper() -> libc::pid_t {
-    let threads = fs::read_dir("/proc/self/task")
-        .unwrap()
-        .map(|entry| entry.unwrap());
-    let is_keeper = |path: &fs::DirEntry| {
-        fs::read_to_string(path.path().join("comm")).unwrap() == "shm-pool-keeper\n"
+    let mut keepers = Vec::new();
+    for thread in fs::read_dir("/proc/self/task").unwrap() {
+        let path = thread.unwrap().path();
+        if fs::read_to_string(path.join("comm")).unwrap() == "shm-pool-keeper\n" {
+            keepers.push(path);
+        }
+    }
+    let [keeper] = &keepers[..] else {
+        panic!("the first channel starts one for each process: {keepers:?}");
     };
-    let mut keepers = threads.filter(is_keeper);
-    let keeper = keepers.next().expect("the first channel has started it");
-    assert!(keepers.next().is_none(), "one for each process");
-    keeper.file_name().to_str().unwrap().parse().unwrap()
+    let id = keeper.file_name().unwrap();
+    id.to_str().unwrap().parse().unwrap()
 }
 
 fn range(line: &str) -> Range<u64> {

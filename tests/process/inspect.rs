@@ -40,7 +40,10 @@ fn stopped_peer() {
     const LENGTHS: [usize; 2] = [40 << 20, 1_000];
     let names = Names::new("inspect-stopped");
     let provider = names.provider().max_bytes(64 << 20).build().unwrap();
-    let messages = LENGTHS.map(|len| shm::message(&provider, len, len as u64));
+    let mut messages = Vec::new();
+    for len in LENGTHS {
+        messages.push(shm::message(&provider, len, len as u64));
+    }
     let peer = Peer::start(names.prefix());
     let idle = Peer::start(names.prefix());
     let idle_id = idle.connect(provider.id()).unwrap();
@@ -62,24 +65,16 @@ fn stopped_peer() {
         (&report.state, report.id, report.orphans.objects > 0),
         (&ObjectState::Alive, provider.id(), false)
     );
-    assert_eq!(
-        report.owner.as_ref().map(|owner| owner.id),
-        Some(std::process::id())
-    );
+    let owner = report.owner.as_ref().expect("it is alive");
+    assert_eq!(owner.id, std::process::id());
     let stats = provider.stats();
     assert_eq!(
         (report.bytes_held, report.bytes_mapped),
         (stats.bytes_held as u64, stats.bytes_mapped as u64)
     );
     assert_eq!(report.bytes_leased, LENGTHS.iter().sum::<usize>() as u64);
-    assert_eq!(
-        report
-            .leased
-            .iter()
-            .map(|class| class.messages)
-            .collect::<Vec<_>>(),
-        [1, 1]
-    );
+    assert_eq!(report.leased.len(), 2);
+    assert!(report.leased.iter().all(|class| class.messages == 1));
     let (waiting, holds) = match &report.peers[..] {
         [one, other] if one.slot == idle_slot => (one, other),
         [one, other] => (other, one),
@@ -124,10 +119,8 @@ fn stopped_peer() {
     assert_eq!((dead.is_alive, &dead.process), (false, &None));
     provider.reclaim();
     let left = seen();
-    assert_eq!(
-        left.peers.iter().map(|peer| peer.slot).collect::<Vec<_>>(),
-        [idle_slot]
-    );
+    assert_eq!(left.peers.len(), 1);
+    assert_eq!(left.peers[0].slot, idle_slot);
     assert_eq!(left.bytes_leased, 1_000);
 }
 
@@ -268,7 +261,7 @@ fn channels() {
         ),
         ("alone", &ObjectState::Alive, false, false)
     );
-    assert_eq!(alone.sender.as_ref().map(|sender| sender.id), Some(me));
+    assert_eq!(alone.sender.as_ref().unwrap().id, me);
     let [never_came] = &alone.receivers[..] else {
         panic!("{alone:?}")
     };
@@ -286,12 +279,16 @@ fn channels() {
         (Some(provider.id()), true)
     );
     let of = |id: u32| {
-        many.receivers
-            .iter()
-            .find(|it| it.process.as_ref().is_some_and(|process| process.id == id))
+        for receiver in &many.receivers {
+            match &receiver.process {
+                Some(process) if process.id == id => return receiver,
+                _ => {}
+            }
+        }
+        panic!("process {id} has no receiver");
     };
-    let mine = of(me).unwrap();
-    let theirs = of(keeper.id()).unwrap();
+    let mine = of(me);
+    let theirs = of(keeper.id());
     assert_eq!(
         (mine.is_alive, mine.on_full, mine.capacity),
         (true, OnFull::DropNewest, 2)
@@ -306,11 +303,10 @@ fn channels() {
         (theirs.on_full, theirs.waiting, theirs.sent),
         (OnFull::DropOldest, 4, 5)
     );
-    let states: Vec<_> = publisher
-        .served()
-        .receivers()
-        .map(|it| (Some(it.id), it.process, it.missed))
-        .collect();
+    let mut states = Vec::new();
+    for state in publisher.served().receivers() {
+        states.push((Some(state.id), state.process, state.missed));
+    }
     for (report, process) in [(mine, me), (theirs, keeper.id())] {
         let id = report.id;
         assert!(
@@ -349,8 +345,8 @@ role!("receiver-that-borrows", borrowers_role);
 /// The role of a receiver that gets three messages and drops the first.
 fn borrowers_role(link: &Link, arguments: &[&str]) {
     let mut receiver = AnyReceiver::open(&shm::namespace(arguments[0]), arguments[1]).unwrap();
-    let mut messages: Vec<_> = (0..3).map(|_| receiver.recv().unwrap()).collect();
-    messages.remove(0);
+    drop(receiver.recv().unwrap());
+    let messages = [receiver.recv().unwrap(), receiver.recv().unwrap()];
     link.send(&Message::Done);
     while link.receive().unwrap().is_some() {}
     drop((messages, receiver));
@@ -412,10 +408,8 @@ fn stopped_receiver() {
         .collect();
     assert_eq!(classes, [(64, 1, 0), (3 << 20, 2, 6 << 20)]);
     assert_eq!((of_all.bytes_leased, of_all.peers.len()), (0, 0));
-    assert!(
-        held.oldest_borrowed.is_some_and(|age| age > Duration::ZERO),
-        "seen by both looks"
-    );
+    let age = held.oldest_borrowed.expect("seen by both looks");
+    assert!(age > Duration::ZERO, "seen by both looks");
 
     // Another message now has the number of a returned one.
     sender.send(provider.alloc(5).unwrap().freeze()).unwrap();
@@ -486,7 +480,8 @@ fn borrowed_without_publisher() {
             .send(provider.alloc(len).unwrap().freeze())
             .unwrap();
     }
-    let [first, _second] = [(); 2].map(|()| receiver.recv().unwrap());
+    let first = receiver.recv().unwrap();
+    let _second = receiver.recv().unwrap();
     drop((publisher, provider));
     let seen = || report_of(&names).1.remove(0).receivers.remove(0);
     assert_eq!((seen().borrowed, seen().bytes_borrowed), (2, 3_000));
@@ -513,8 +508,10 @@ fn loans_by_receiver() {
             .open("c")
             .unwrap()
     };
-    let mut receivers =
-        [OnFull::DropOldest, OnFull::DropNewest].map(|rule| (rule, open(rule), Vec::new()));
+    let mut receivers = Vec::new();
+    for rule in [OnFull::DropOldest, OnFull::DropNewest] {
+        receivers.push((rule, open(rule), Vec::new()));
+    }
     let mut random = fastrand::Rng::with_seed(17);
     let mut inspector = inspector(&names);
     for step in 0..500 {
@@ -570,11 +567,10 @@ fn loans_by_receiver() {
                 "{step}: {state:?} {seen:?}"
             );
         }
-        let of_all: u64 = report.channels[0]
-            .receivers
-            .iter()
-            .map(|receiver| receiver.bytes_borrowed)
-            .sum();
+        let mut of_all = 0;
+        for receiver in &report.channels[0].receivers {
+            of_all += receiver.bytes_borrowed;
+        }
         assert_eq!(report.providers[0].bytes_borrowed, of_all);
     }
     // Once all messages are received and dropped, no buffer is borrowed, even before the publisher
@@ -666,13 +662,13 @@ fn assert_seen(names: &Names, provider: &Provider) {
         .find(|found| found.id == provider.id())
         .unwrap();
     assert_eq!(own.state, ObjectState::Alive);
-    let alive = channels
-        .iter()
-        .filter(|channel| channel.state == ObjectState::Alive);
-    assert_eq!(
-        alive.map(|channel| &channel.name[..]).collect::<Vec<_>>(),
-        ["c", "p"]
-    );
+    let mut alive = Vec::new();
+    for channel in &channels {
+        if channel.state == ObjectState::Alive {
+            alive.push(&channel.name[..]);
+        }
+    }
+    assert_eq!(alive, ["c", "p"]);
 }
 
 /// Garbage is neither overlooked nor mistaken for a receiver.

@@ -33,7 +33,7 @@ struct Scene {
     len: usize,
     victim: Option<Peer>,
     victim_id: PeerId,
-    survivors: [(Peer, View); KEPT],
+    survivors: Vec<(Peer, View)>,
     held: Vec<ShmBytes>,
 }
 
@@ -60,7 +60,8 @@ impl Scene {
         let one_more = granted.grant(victim_id).unwrap_err();
         assert_eq!(one_more, ShareError::TooManyGrants(victim_id));
         // The victim leases the survivors' messages, too.
-        let survivors = [2, 3].map(|seed| {
+        let mut survivors = Vec::new();
+        for seed in [2, 3] {
             let survivor = Peer::start(names.prefix());
             let message = shm::message(&provider, len, seed);
             victim.attach(message.descriptor().unwrap(), seed).unwrap();
@@ -68,11 +69,13 @@ impl Scene {
             let view = survivor
                 .attach(message.descriptor().unwrap(), seed)
                 .unwrap();
-            (survivor, view)
-        });
+            survivors.push((survivor, view));
+        }
         drop((viewed, granted));
-        let held: Vec<_> =
-            std::iter::from_fn(|| provider.alloc(len).ok().map(ShmBytes::from)).collect();
+        let mut held = Vec::new();
+        while let Ok(buffer) = provider.alloc(len) {
+            held.push(buffer.freeze());
+        }
         let scene = Self {
             provider,
             len,
@@ -133,7 +136,10 @@ impl Scene {
         for (survivor, view) in &self.survivors {
             survivor.release(*view);
         }
-        let last = [(); KEPT].map(|()| self.provider.alloc(self.len).unwrap());
+        let mut last = Vec::new();
+        for _ in 0..KEPT {
+            last.push(self.provider.alloc(self.len).unwrap());
+        }
         self.assert_exhausted(0);
         drop(last);
     }
@@ -340,7 +346,9 @@ fn no_grant_to_empty_slot() {
     let mut never_taken = id.to_bytes();
     never_taken[16] = 63;
     let never_taken = PeerId::from_bytes(never_taken);
-    for epoch in (0..=epoch(id) + 8).chain([u64::MAX, u64::MAX - 3, 1 << 48, 3 << 48]) {
+    let mut epochs = vec![u64::MAX, u64::MAX - 3, 1 << 48, 3 << 48];
+    epochs.extend(0..=epoch(id) + 8);
+    for epoch in epochs {
         for id in [with_epoch(id, epoch), with_epoch(never_taken, epoch)] {
             assert_eq!(message.grant(id), Err(ShareError::PeerDisconnected(id)));
             assert!(!message.is_leased(), "a refused grant leaves nothing");
@@ -353,12 +361,12 @@ fn no_grant_to_empty_slot() {
 fn forged_slot_state() {
     let names = Names::new("leaving-wild");
     let provider = names.provider().build().unwrap();
-    let messages: Vec<_> = (0..5)
-        .map(|seed| shm::message(&provider, 5_000, seed))
-        .collect();
     let victim = Peer::start(names.prefix());
-    for (seed, message) in (0..).zip(&messages) {
+    let mut messages = Vec::new();
+    for seed in 0..5 {
+        let message = shm::message(&provider, 5_000, seed);
         victim.attach(message.descriptor().unwrap(), seed).unwrap();
+        messages.push(message);
     }
     let control = control(&names, provider.id());
     let mut word = [0; 4];
@@ -385,11 +393,12 @@ fn killed_peer_frees_slot() {
     let provider = names.provider().build().unwrap();
     let victim = Peer::start(names.prefix());
     let dead = victim.connect(provider.id()).unwrap();
-    let clients: Vec<Client> = (1..PEERS).map(|_| names.client()).collect();
-    let ids: Vec<_> = clients
-        .iter()
-        .map(|client| client.connect(provider.id()).unwrap())
-        .collect();
+    let mut clients = Vec::new();
+    for _ in 1..PEERS {
+        let client = names.client();
+        let id = client.connect(provider.id()).unwrap();
+        clients.push((client, id));
+    }
     let one_more = names.client();
     let refused = one_more.connect(provider.id()).unwrap_err();
     assert!(matches!(refused, AttachError::TooManyPeers(_)), "{refused}");
@@ -417,8 +426,8 @@ fn killed_peer_frees_slot() {
         "a grant is not inherited: {refused}"
     );
 
-    for (client, id) in clients.iter().zip(ids) {
-        let view = client.attach(&message.grant(id).unwrap()).unwrap();
+    for (client, id) in &clients {
+        let view = client.attach(&message.grant(*id).unwrap()).unwrap();
         shm::check(&view, 1).unwrap();
     }
     let view = one_more.attach(&message.grant(living).unwrap()).unwrap();
@@ -460,22 +469,21 @@ fn sixty_fifth_peer() {
     let provider = names.provider().build().unwrap();
     let message = shm::message(&provider, 5_000, 65);
     let descriptor = message.descriptor().unwrap();
-    let mut peers: Vec<Option<Peer>> = (0..PEERS)
-        .map(|_| Some(Peer::start(names.prefix())))
-        .collect();
-    let connected = peers
-        .iter()
-        .flatten()
-        .map(|peer| peer.connect(provider.id()).unwrap().slot());
-    assert!(
-        connected.eq(0..PEERS as u8),
-        "one slot each, the first that is free"
-    );
-    let views: Vec<_> = peers
-        .iter()
-        .flatten()
-        .map(|peer| peer.attach(descriptor, 65).unwrap())
-        .collect();
+    let mut peers = Vec::new();
+    for slot in 0..PEERS as u8 {
+        let peer = Peer::start(names.prefix());
+        assert_eq!(
+            peer.connect(provider.id()).unwrap().slot(),
+            slot,
+            "one slot each, the first that is free"
+        );
+        peers.push(Some(peer));
+    }
+    let mut views = Vec::new();
+    for peer in &peers {
+        let peer = peer.as_ref().expect("all are there");
+        views.push(peer.attach(descriptor, 65).unwrap());
+    }
 
     type Goes = fn(Peer);
     let ways: [(usize, Goes); 3] = [(40, Peer::kill), (63, Peer::leave), (0, Peer::kill)];
@@ -500,9 +508,9 @@ fn sixty_fifth_peer() {
         latecomers.push(Peer::start(names.prefix()));
     }
     assert_eq!(provider.reclaim(), 0, "who took the slots has cleared them");
-    for (peer, view) in peers.iter().zip(&views) {
+    for (slot, peer) in peers.iter().enumerate() {
         if let Some(peer) = peer {
-            peer.check(*view);
+            peer.check(views[slot]);
         }
     }
     drop((peers, latecomers));
@@ -563,7 +571,8 @@ fn hold_while_publishing(names: &Names, len: usize, max_bytes: usize) {
 /// Publishes two messages. Over the rounds, some are never shared, some are sent to no peer, and
 /// some are read by another peer.
 fn publish(provider: &Provider, other: &Peer, len: usize, seed: u64) {
-    let [mut first, mut second] = [(); 2].map(|()| provider.alloc(len).unwrap());
+    let mut first = provider.alloc(len).unwrap();
+    let mut second = provider.alloc(len).unwrap();
     second.fill(seed as u8);
     match seed % 16 {
         0 => {
@@ -614,13 +623,13 @@ fn slot_reuse_during_reclaims() {
             .max_shared(MESSAGES)
             .build()
             .unwrap();
-        let messages: Vec<ShmBytes> = (0..MESSAGES)
-            .map(|_| provider.alloc(64).unwrap().freeze())
-            .collect();
-        let descriptors: Vec<_> = messages
-            .iter()
-            .map(|message| message.descriptor().unwrap())
-            .collect();
+        let mut messages = Vec::new();
+        let mut descriptors = Vec::new();
+        for _ in 0..MESSAGES {
+            let message = provider.alloc(64).unwrap().freeze();
+            descriptors.push(message.descriptor().unwrap());
+            messages.push(message);
+        }
         for _ in 0..ROUNDS {
             let peers = Child::start("reclaimed", &[prefix]);
             for descriptor in &descriptors[..DEAD] {
@@ -637,9 +646,13 @@ role!("reclaimed", peers);
 
 /// The role of the peers that die: clients that each have a view of a different message.
 fn peers(link: &Link, arguments: &[&str]) {
-    let clients = [(); DEAD].map(|()| shm::client(arguments[0]));
-    let attach = |client: &Client| client.attach(&link.sent()).unwrap();
-    let views: Vec<_> = clients.iter().map(attach).collect();
+    let mut views = Vec::new();
+    let mut clients = Vec::new();
+    for _ in 0..DEAD {
+        let client = shm::client(arguments[0]);
+        views.push(client.attach(&link.sent()).unwrap());
+        clients.push(client);
+    }
     link.send(&Message::Done);
     while link.receive().unwrap().is_some() {}
     drop(views);
@@ -657,9 +670,7 @@ fn round(prefix: &str, provider: &Provider, messages: &[ShmBytes]) {
             message.is_leased(),
             "the lease of living peer {id} was taken back"
         );
-        let granted = message
-            .grant(id)
-            .unwrap_or_else(|error| panic!("a living peer: {error}"));
+        let granted = message.grant(id).expect("a living peer");
         client
             .attach(&granted)
             .unwrap_or_else(|error| panic!("the grant of living peer {id} is lost: {error}"));
@@ -697,10 +708,10 @@ fn attach_while_reclaiming(
         }
         let stopped = sys::stop(thread);
         scope.spawn(|| provider.reclaim());
-        let pairs = clients.iter().zip(leased);
-        let views = pairs
-            .map(|(client, message)| client.attach(&message.descriptor().unwrap()).unwrap())
-            .collect();
+        let mut views = Vec::new();
+        for (client, message) in clients.iter().zip(leased) {
+            views.push(client.attach(&message.descriptor().unwrap()).unwrap());
+        }
         drop(stopped);
         views
     })

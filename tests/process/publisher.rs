@@ -77,10 +77,9 @@ fn in_use(provider: &Provider) -> usize {
 }
 
 fn connections(prefix: &str) -> Vec<String> {
-    shm::objects(prefix)
-        .into_iter()
-        .filter(|name| name.ends_with(".connection"))
-        .collect()
+    let mut objects = shm::objects(prefix);
+    objects.retain(|name| name.ends_with(".connection"));
+    objects
 }
 
 role!("publisher-keeper", keeper_role);
@@ -314,7 +313,7 @@ fn killed_publisher() {
             let sender = sender.clone();
             let sleep = move || {
                 sender.send(nix::unistd::gettid().as_raw()).unwrap();
-                let error = receiver.recv().map(|_| ()).unwrap_err();
+                let error = receiver.recv().err().unwrap();
                 assert!(matches!(error, RecvError::Disconnected), "{error}");
                 Instant::now()
             };
@@ -323,12 +322,12 @@ fn killed_publisher() {
         for _ in 0..2 {
             wait_until_asleep(threads.recv().unwrap());
         }
-        let spins = thread::spawn(move || unconnected_and_spinning.recv().map(drop).unwrap_err());
+        let spins = thread::spawn(move || unconnected_and_spinning.recv().err().unwrap());
         let start = Instant::now();
         publisher.kill();
         // Within a second: while another process reads its list of mappings, the kernel keeps a dead
         // process's locks.
-        let error = unconnected.recv().map(drop).unwrap_err();
+        let error = unconnected.recv().err().unwrap();
         assert!(matches!(error, RecvError::Disconnected), "{error}");
         let [asleep, unconnected_and_parked] = sleeping;
         let time = asleep.join().unwrap() - start;
@@ -340,15 +339,17 @@ fn killed_publisher() {
             0,
             "the publisher's object was removed with the first receiver; the rest has readers"
         );
-        let all: Vec<_> = (0..SENT).map(|_| behind.recv().unwrap()).collect();
-        for (message, number) in all.iter().zip(0..) {
-            assert_eq!(number_of(message), number);
+        let mut all = Vec::new();
+        for number in 0..SENT {
+            let message = behind.recv().unwrap();
+            assert_eq!(number_of(&message), number);
+            all.push((message, number));
         }
         assert!(matches!(behind.recv(), Err(RecvError::Disconnected)));
         drop((unconnected, behind));
         assert!(names.sweep() >= 2, "a control object and segments");
-        for (message, number) in all.iter().zip(0..) {
-            assert_eq!(number_of(message), number);
+        for (message, number) in &all {
+            assert_eq!(number_of(message), *number);
         }
         time
     });
@@ -383,12 +384,14 @@ fn interrupt_is_immediate_with_helpers() {
         .max_subscribers(64)
         .create(&provider, CHANNEL)
         .unwrap();
-    let _more = ["d", "e"].map(|name| {
-        Publisher::builder()
+    let mut others = Vec::new();
+    for name in ["d", "e"] {
+        let other = Publisher::builder()
             .max_subscribers(64)
             .create(&provider, name)
-            .unwrap()
-    });
+            .unwrap();
+        others.push(other);
+    }
     let client = shm::client(names.prefix());
     let options = || {
         Subscriber::builder()
@@ -699,7 +702,7 @@ fn join_at_descriptor_limit() {
                 let error = error.expect_err("only one has joined");
                 assert!(error.is_timeout(), "{error:?}");
             };
-            let receive = || comes.recv().map(drop).unwrap_err();
+            let receive = || comes.recv().err().unwrap();
             let (error, _) = wake_waiter(receive, wait_for_another);
             assert!(matches!(error, RecvError::NotConnected { .. }), "{error}");
             assert!(sent < 8, "enough descriptors");
@@ -736,11 +739,13 @@ fn join_at_descriptor_limit() {
                 .max(),
             Some(3)
         );
-        let mut expected = (0..sent).map(|number| 4 * number).chain(0..4);
-        assert!(
-            expected.all(|number| number_of(&known.recv().unwrap()) == number),
-            "the other one noticed nothing"
-        );
+        // The other one noticed nothing.
+        for number in 0..sent {
+            assert_eq!(number_of(&known.recv().unwrap()), 4 * number);
+        }
+        for number in 0..4 {
+            assert_eq!(number_of(&known.recv().unwrap()), number);
+        }
     });
 }
 
@@ -787,7 +792,7 @@ fn join_at_full_shm() {
         drop(hoard);
         provider.trim();
         let mut receiver = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
-        assert_eq!(publisher.send_copy(b"x").map(|sent| sent.receivers), Ok(1));
+        assert_eq!(publisher.send_copy(b"x").unwrap().receivers, 1);
         assert_eq!(&receiver.recv().unwrap()[..], b"x");
     });
 }
@@ -816,9 +821,7 @@ fn open_garbage() {
         let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
         let genuine = fs::read(&path).unwrap();
         // The identification, the count, and the first registrations.
-        let places = (0..72)
-            .chain(MAX_SUBSCRIBERS..MAX_SUBSCRIBERS + 48)
-            .step_by(4);
+        let places = (0..72).chain(MAX_SUBSCRIBERS..MAX_SUBSCRIBERS + 48);
         let words = [
             0,
             1,
@@ -833,7 +836,11 @@ fn open_garbage() {
             1 << 31,
             u32::MAX,
         ];
-        for (at, word) in places.flat_map(|at| words.map(|word| (at, word))) {
+        let mut damages = Vec::new();
+        for at in places.step_by(4) {
+            damages.extend(words.iter().map(|word| (at, *word)));
+        }
+        for (at, word) in damages {
             let mut content = genuine.clone();
             content[at..at + 4].copy_from_slice(&word.to_ne_bytes());
             for is_living in [true, false] {
@@ -868,21 +875,18 @@ fn open_garbage() {
             }
             // The publisher is unaffected, except that it may look for connections that do not
             // exist.
-            assert_eq!(
-                publisher
-                    .try_send_copy(&(at as u64).to_le_bytes())
-                    .map(|sent| sent.receivers > 0),
-                Ok(true)
-            );
+            let sent = publisher.try_send_copy(&(at as u64).to_le_bytes());
+            assert!(sent.unwrap().receivers > 0);
             assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
         }
         let object = shm::channel_object(prefix, CHANNEL);
         object.write_all_at(&genuine, 0).unwrap();
         // More registrations than there are.
         object.write_all_at(&1_000_u32.to_ne_bytes(), 36).unwrap();
-        let all: Vec<_> = (1..64)
-            .map(|_| open(prefix, Subscriber::builder().on_end(OnEnd::Return)))
-            .collect();
+        let mut all = Vec::new();
+        for _ in 1..64 {
+            all.push(open(prefix, Subscriber::builder().on_end(OnEnd::Return)));
+        }
         let error = Subscriber::builder()
             .on_end(OnEnd::Return)
             .namespace(&shm::namespace(prefix))
@@ -948,7 +952,7 @@ fn doorbell_limit() {
             }
         }
         assert_eq!(ends, 2048);
-        assert_eq!(publisher.send_copy(b"x").map(|sent| sent.receivers), Ok(1));
+        assert_eq!(publisher.send_copy(b"x").unwrap().receivers, 1);
         assert_eq!(&receiver.recv().unwrap()[..], b"x");
         drop((publisher, receiver));
         assert!(Publisher::builder()
@@ -991,7 +995,7 @@ fn dead_receiver_with_damaged_doorbell() {
         receiver.kill();
         // Its death is found by the once-a-second check, or when the next receiver joins.
         if garbage == 0 {
-            assert_eq!(publisher.send_copy(b"y").map(|sent| sent.receivers), Ok(0));
+            assert_eq!(publisher.send_copy(b"y").unwrap().receivers, 0);
         }
         let next = keeper(&names);
         assert_eq!(publisher.served().receivers().count(), 1);
@@ -1039,12 +1043,11 @@ fn drop_notifies_unconnected_receivers() {
     let provider = provider(names.prefix());
     for _ in 0..3 {
         let publisher = Publisher::create(&provider, CHANNEL).unwrap();
-        let mut receivers = [(); 2].map(|()| {
-            open(
-                names.prefix(),
-                Subscriber::builder().on_end(OnEnd::Return).spin(NOW),
-            )
-        });
+        let mut receivers = Vec::new();
+        for _ in 0..2 {
+            let options = Subscriber::builder().on_end(OnEnd::Return).spin(NOW);
+            receivers.push(open(names.prefix(), options));
+        }
         drop(publisher);
         for receiver in &mut receivers {
             // No look is due yet.
@@ -1105,8 +1108,8 @@ fn damaged_registrations_lock_no_newcomer_out() {
         object
             .write_all_at(&[byte; 4096 - MAX_SUBSCRIBERS], MAX_SUBSCRIBERS as u64)
             .unwrap();
-        let mut receivers =
-            [(); 2].map(|()| open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return)));
+        let open = || open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
+        let mut receivers = [open(), open()];
         assert_eq!(send(&mut publisher, &provider, 2), 2);
         for receiver in &mut receivers {
             assert_eq!(number_of(&receiver.recv().unwrap()), 2);
@@ -1142,13 +1145,13 @@ fn mapping_role(link: &Link, arguments: &[&str]) {
     let mut receiver = open(arguments[0], Subscriber::builder().on_end(OnEnd::Return));
     link.send(&Message::Done);
     let message = receiver.recv().unwrap();
-    let mappings = procfs::shared_mappings().unwrap().into_iter();
-    link.send(&Message::Number(
-        mappings
-            .filter(|it| it.name.ends_with(".ctl"))
-            .map(|it| it.bytes)
-            .sum(),
-    ));
+    let mut bytes = 0;
+    for mapping in procfs::shared_mappings().unwrap() {
+        if mapping.name.ends_with(".ctl") {
+            bytes += mapping.bytes;
+        }
+    }
+    link.send(&Message::Number(bytes));
     drop(message);
 }
 
