@@ -64,7 +64,8 @@ fn changed_message_is_detected() {
 /// A message that is overwritten by the next one, wholly or in part, does not pass as intact.
 #[test]
 fn mixed_message_is_detected() {
-    let [mine, next] = [1, 2].map(|sequence| seed(7, sequence));
+    let mine = seed(7, 1);
+    let next = seed(7, 2);
     let mut bytes = vec![0; 4096];
     let mut other = vec![0; 4096];
     fill_pattern(&mut bytes, mine);

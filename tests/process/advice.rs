@@ -149,7 +149,7 @@ fn no_room_for_a_channel() {
             while let Ok(buffer) = provider.alloc(4096) {
                 held.push(buffer);
             }
-            let error = Sender::create(&provider, "c").map(drop).unwrap_err();
+            let error = Sender::create(&provider, "c").err().unwrap();
             assert_says(&text(&error), &["the channel's capacity"]);
         },
     ));
@@ -162,7 +162,7 @@ fn kind_is_kept() {
         .in_directory("/dev/shm/missing")
         .unwrap();
     let built = Provider::builder().namespace(&namespace).build();
-    let Err(BuildError::Os(error)) = built.map(drop) else {
+    let Err(BuildError::Os(error)) = built else {
         panic!("built")
     };
     assert_eq!(error.errno(), Some(libc::ENOENT));

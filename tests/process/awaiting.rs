@@ -76,9 +76,13 @@ fn with_and_without_futex_waitv() {
             let count: u64 = if way == "forbidden" { 500 } else { 5000 };
             let provider = provider(prefix);
             let client = shm::client(prefix);
-            let (mut senders, mut receivers): (Vec<_>, Vec<_>) = (0..COUNT)
-                .map(|number| channel(&provider, &client, &number.to_string()))
-                .unzip();
+            let mut senders = Vec::new();
+            let mut receivers = Vec::new();
+            for number in 0..COUNT {
+                let (sender, receiver) = channel(&provider, &client, &number.to_string());
+                senders.push(sender);
+                receivers.push(receiver);
+            }
             assert_eq!(helpers(), 0, "nobody has awaited yet");
 
             // Both ends of one channel are awaited.

@@ -42,14 +42,15 @@ fn send(sender: &mut Sender, provider: &Provider, number: usize) {
 
 fn receivers(prefix: &str) -> Vec<Receiver> {
     let client = shm::client(prefix);
-    (0..CHANNELS)
-        .map(|number| {
-            Receiver::builder()
-                .namespace(client.namespace())
-                .open(&name(number))
-                .unwrap()
-        })
-        .collect()
+    let mut receivers = Vec::new();
+    for number in 0..CHANNELS {
+        let receiver = Receiver::builder()
+            .namespace(client.namespace())
+            .open(&name(number))
+            .unwrap();
+        receivers.push(receiver);
+    }
+    receivers
 }
 
 /// No message is reused while it is held, and buffers dropped out of order are returned.
@@ -98,12 +99,14 @@ fn holder_role(link: &Link, arguments: &[&str]) {
         assert_eq!(message.len(), len(number));
         message
     };
-    let held: Vec<(usize, channel::Message)> =
-        (0..HELD).map(|number| (number, receive(number))).collect();
+    let mut odd = Vec::new();
+    let mut even = Vec::new();
+    for number in 0..HELD {
+        let held = if number % 2 == 1 { &mut odd } else { &mut even };
+        held.push((number, receive(number)));
+    }
     link.send(&Message::Done);
     link.expect_go();
-    let (mut odd, mut even): (Vec<_>, Vec<_>) =
-        held.into_iter().partition(|(number, _)| number % 2 == 1);
     let mut random = fastrand::Rng::with_seed(1);
     random.shuffle(&mut odd);
     random.shuffle(&mut even);
@@ -130,9 +133,10 @@ fn message_outlives_sender_and_provider() {
     let names = Names::new("max_borrowed-outlive");
     let first = provider(names.prefix());
     let mut sender = Sender::create(&first, &name(0)).unwrap();
-    let others: Vec<Sender> = (1..CHANNELS)
-        .map(|number| Sender::create(&first, &name(number)).unwrap())
-        .collect();
+    let mut others = Vec::new();
+    for number in 1..CHANNELS {
+        others.push(Sender::create(&first, &name(number)).unwrap());
+    }
     let child = Child::start("max_borrowed-heir", &[names.prefix()]);
     for number in 0..LENGTHS.len() {
         send(&mut sender, &first, number);
@@ -161,16 +165,16 @@ role!("max_borrowed-heir", heir_role);
 /// The role: holds messages after their sender and provider are dropped.
 fn heir_role(link: &Link, arguments: &[&str]) {
     let mut receivers = receivers(arguments[0]);
-    let held: Vec<channel::Message> = LENGTHS
-        .iter()
-        .map(|_| receivers[0].recv().unwrap())
-        .collect();
+    let mut held = Vec::new();
+    for _ in LENGTHS {
+        held.push(receivers[0].recv().unwrap());
+    }
     // The request for the next message confirms that these have arrived.
     assert!(receivers[0].recv().is_err());
     drop(receivers);
     link.expect_go();
-    for (message, number) in held.iter().zip(0..) {
-        shm::check(message, number).unwrap();
+    for (number, message) in held.iter().enumerate() {
+        shm::check(message, number as u64).unwrap();
     }
     drop(held);
     assert_eq!(
@@ -314,17 +318,18 @@ fn granted_message() {
 fn kept_until_confirmed() {
     let names = Names::new("confirm");
     let provider = small_pool(&names);
-    let receivers = [(); 3].map(|()| Peer::start(names.prefix()));
     let kept = shm::message(&provider, LEN, 2);
     let descriptor = kept.descriptor().unwrap();
-    let attach = |receiver: &Peer| {
+    let mut receivers = Vec::new();
+    for _ in 0..3 {
+        let receiver = Peer::start(names.prefix());
         overwrite_all_that_is_free(&provider);
-        receiver.attach(descriptor, 2).unwrap() // the reply is the confirmation
-    };
-    let views: Vec<_> = receivers.iter().map(attach).collect();
+        let view = receiver.attach(descriptor, 2).unwrap(); // the reply is the confirmation
+        receivers.push((receiver, view));
+    }
     drop(kept);
     overwrite_all_that_is_free(&provider);
-    for (receiver, view) in receivers.iter().zip(views) {
+    for (receiver, view) in receivers {
         receiver.check(view);
         assert_eq!(
             provider.stats().bytes_leased,
@@ -475,7 +480,7 @@ fn sender_role(link: &Link, arguments: &[&str]) {
             None => return,
             other => panic!("{other:?}"),
         }
-        let messages: Vec<ShmBytes> = (0..MESSAGES).map(|_| filled(&provider, 1)).collect();
+        let messages = filled_messages(&provider, 1, MESSAGES);
         let mut sender = Sender::builder()
             .capacity(MESSAGES)
             .create(&provider, &channel(number))
@@ -499,13 +504,17 @@ fn sender_role(link: &Link, arguments: &[&str]) {
         }
         link.expect_go();
         drop((messages, sender));
-        drop(
-            (0..2 * MESSAGES)
-                .map(|_| filled(&provider, 2))
-                .collect::<Vec<_>>(),
-        );
+        drop(filled_messages(&provider, 2, 2 * MESSAGES));
         link.send(&Message::Done);
     }
+}
+
+fn filled_messages(provider: &Provider, byte: u8, count: usize) -> Vec<ShmBytes> {
+    let mut messages = Vec::new();
+    for _ in 0..count {
+        messages.push(filled(provider, byte));
+    }
+    messages
 }
 
 fn filled(provider: &Provider, byte: u8) -> ShmBytes {
@@ -550,16 +559,18 @@ fn reader_role(link: &Link, arguments: &[&str]) {
         }
         drop((receiver, first));
         let second = shm::client(prefix);
-        let views: Vec<_> = descriptors
-            .iter()
-            .map(|descriptor| second.attach(descriptor).unwrap())
-            .collect();
+        let mut views = Vec::new();
+        for descriptor in &descriptors {
+            views.push(second.attach(descriptor).unwrap());
+        }
         link.send(&Message::Done);
         link.expect_go();
-        let overwritten = views
-            .iter()
-            .filter(|view| view.iter().any(|&byte| byte != 1))
-            .count();
-        link.send(&Message::Number(overwritten as u64));
+        let mut overwritten = 0;
+        for view in &views {
+            if view.iter().any(|&byte| byte != 1) {
+                overwritten += 1;
+            }
+        }
+        link.send(&Message::Number(overwritten));
     }
 }

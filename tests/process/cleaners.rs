@@ -70,9 +70,9 @@ fn removed_segment() {
     fs::remove_file(shm::path(&segment)).unwrap();
 
     let refused = client.attach(&message.descriptor().unwrap());
-    assert_invisible(refused.map(drop).unwrap_err(), &segment);
+    assert_invisible(refused.err().unwrap(), &segment);
     publisher.send_copy(&[1; 5000]).unwrap();
-    match subscriber.recv().map(drop) {
+    match subscriber.recv() {
         Err(RecvError::Attach(error)) => assert_invisible(error, &segment),
         other => panic!("{other:?}"),
     }
@@ -125,7 +125,7 @@ fn own_report_without_a_name() {
     for object in shm::objects(names.prefix()) {
         fs::remove_file(shm::path(&object)).unwrap();
     }
-    let error = provider.report().map(drop).unwrap_err().to_string();
+    let error = provider.report().err().unwrap().to_string();
     assert!(error.contains("RemoveIPC"), "{error}");
 }
 

@@ -203,10 +203,10 @@ fn fill_and_free() {
             for len in LENGTHS {
                 let shared = if len > LENGTHS[at] { HEAP } else { 0 };
                 all.truncate(all.len().saturating_sub(1 + (len + shared) / LENGTHS[at]));
-                provider
-                    .alloc(len)
-                    .unwrap_or_else(|error| panic!("round {round}, {len} bytes: {error}"))
-                    .fill(1);
+                match provider.alloc(len) {
+                    Ok(mut buffer) => buffer.fill(1),
+                    Err(error) => panic!("round {round}, {len} bytes: {error}"),
+                }
             }
         }
         assert!(
@@ -692,9 +692,14 @@ fn huge_pages_by_mount() {
 /// or the kernel does not support it.
 fn has_mounted(kind: &str, directory: &str, options: &str) -> bool {
     fs::create_dir_all(directory).unwrap();
-    let [kind, directory, options] =
-        [kind, directory, options].map(|text| format!("{text}\0").into_bytes());
-    mount(&kind, &directory, 0, &options).is_ok()
+    let terminated = |text: &str| format!("{text}\0").into_bytes();
+    mount(
+        &terminated(kind),
+        &terminated(directory),
+        0,
+        &terminated(options),
+    )
+    .is_ok()
 }
 
 fn namespace_in(prefix: &str, directory: &str) -> Namespace {
@@ -722,11 +727,10 @@ fn peers_builder(names: &Names) -> ProviderBuilder {
 
 /// Opens the only segment. Like a mapping, an open file keeps the memory of a removed object.
 fn segment(names: &Names) -> File {
-    let objects = shm::objects(names.prefix());
-    let mut segments = objects.iter().filter(|name| !name.ends_with(".ctl"));
-    let segment = File::open(shm::path(segments.next().expect("a segment"))).unwrap();
-    assert_eq!(segments.next(), None, "one segment is enough");
-    segment
+    let mut segments = shm::objects(names.prefix());
+    segments.retain(|name| !name.ends_with(".ctl"));
+    assert_eq!(segments.len(), 1, "one segment is enough");
+    File::open(shm::path(&segments[0])).unwrap()
 }
 
 fn metadata(segment: &File) -> Metadata {
@@ -758,10 +762,11 @@ fn mapping_keeps_no_memory() {
         ("kept-nothing", 0, Some),
         ("closed", 4, |_| None),
     ];
-    for (len, (how, max_idle, destroy)) in GIVEN_BACK
-        .into_iter()
-        .flat_map(|len| ways.map(|way| (len, way)))
-    {
+    let mut cases = Vec::new();
+    for len in GIVEN_BACK {
+        cases.extend(ways.map(|way| (len, way)));
+    }
+    for (len, (how, max_idle, destroy)) in cases {
         let names = Names::new(&format!("back-{len}-{how}"));
         let provider = peers_builder(&names)
             .max_idle_per_class(max_idle)

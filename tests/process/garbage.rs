@@ -13,7 +13,7 @@ use shm_pool::channel::{Receiver, RecvError, Sender};
 use shm_pool::{AttachError, Descriptor, Namespace, Provider, ProviderId, ShmBytes, Tuning};
 use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
-use std::hint::black_box;
+
 use std::os::unix::fs::{chown, symlink, FileExt};
 use std::os::unix::net::UnixListener;
 use std::panic::{self, AssertUnwindSafe};
@@ -319,10 +319,9 @@ fn garbage_over_control_object() {
             for len in [64, LEN] {
                 if let Ok(mut buffer) = provider.alloc(len) {
                     buffer.fill(seed as u8);
-                    let _ = buffer
-                        .freeze()
-                        .descriptor()
-                        .map(|descriptor| client.attach(&descriptor));
+                    if let Ok(descriptor) = buffer.freeze().descriptor() {
+                        drop(client.attach(&descriptor));
+                    }
                 }
             }
             client.unmap_unused();
@@ -386,7 +385,8 @@ fn foreign_owner() {
         let objects = shm::objects(scene.prefix);
         let connected = shm::client(scene.prefix);
         connected.connect(scene.provider.id()).unwrap();
-        for path in objects.iter().map(|name| shm::path(name)) {
+        for name in &objects {
+            let path = shm::path(name);
             chown(&path, Some(STRANGER), None).unwrap();
             let mut results = vec![scene.attach()];
             // A connected client opens only segments.
@@ -457,12 +457,13 @@ impl Scene<'_> {
 
     /// Attaches with a client that has nothing mapped yet. Returns an error or readable bytes.
     fn attach(&self) -> Result<usize, AttachError> {
-        let result = shm::client(self.prefix)
-            .attach(&self.descriptor)
-            .map(|view| {
-                black_box(view.iter().fold(0u8, |sum, byte| sum ^ byte));
-                view.len()
-            });
+        let result = match shm::client(self.prefix).attach(&self.descriptor) {
+            Ok(view) => {
+                shm::read_all(&view);
+                Ok(view.len())
+            }
+            Err(error) => Err(error),
+        };
         assert!(!self.message.is_leased(), "a lease was kept: {result:?}");
         result
     }
@@ -517,7 +518,10 @@ fn run_at_random(target: &str, cases: u32) {
     let child = RefCell::new(None);
     let start = || Child::start("hostile-bytes", &[names.prefix(), target]);
     let run = |bytes: Vec<u8>| {
-        let running = child.take().unwrap_or_else(start);
+        let running = match child.take() {
+            Some(running) => running,
+            None => start(),
+        };
         let answer = panic::catch_unwind(AssertUnwindSafe(|| {
             running.request(&Message::Program(bytes))
         }));
@@ -537,7 +541,9 @@ fn run_at_random(target: &str, cases: u32) {
         ..ProptestConfig::default()
     };
     let result = TestRunner::new(config).run(&vec(any::<u8>(), 0..MAX_LEN), run);
-    result.unwrap_or_else(|error| panic!("{error}"));
+    if let Err(error) = result {
+        panic!("{error}");
+    }
     child.take().expect("the last child").shut_down();
 }
 
@@ -612,9 +618,10 @@ fn files_role(link: &Link, arguments: &[&str]) {
         .unwrap();
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();
     let channel = shm::channel_object(prefix, CHANNEL);
-    let files: Vec<_> = (0..FILES)
-        .map(|number| file(prefix, &provider, number))
-        .collect();
+    let mut files = Vec::new();
+    for number in 0..FILES {
+        files.push(file(prefix, &provider, number));
+    }
     for number in 0..FILES {
         sender.send(provider.alloc(8).unwrap().freeze()).unwrap();
         redirect(&channel, number, SERIAL + number);
@@ -716,10 +723,12 @@ fn forged_leases_of_dead_peers() {
         let provider = builder.build().unwrap();
         let message = provider.alloc(LEASED_LEN).unwrap().freeze();
         message.descriptor().unwrap();
-        let shared: Vec<ShmBytes> = (0..SHARED)
-            .map(|_| provider.alloc(64).unwrap().freeze())
-            .collect();
-        assert!(shared.iter().all(|message| message.descriptor().is_ok()));
+        let mut shared = Vec::new();
+        for _ in 0..SHARED {
+            let message = provider.alloc(64).unwrap().freeze();
+            assert!(message.descriptor().is_ok());
+            shared.push(message);
+        }
         let client = shm::client(prefix);
         let view = client.attach(&message.descriptor().unwrap()).unwrap();
         drop(message); // so there is no room for another message while the view exists

@@ -143,9 +143,12 @@ fn sources(receivers: &mut [Receiver]) -> Vec<&mut dyn Source> {
 }
 
 fn storm_any(scene: &Scene, receivers: usize, count: u64) {
-    let names: Vec<_> = (0..receivers).map(|at| at.to_string()).collect();
-    let _senders: Vec<_> = names.iter().map(|name| scene.sender(name)).collect();
-    let mut all: Vec<_> = names.iter().map(|name| scene.receiver(name)).collect();
+    let mut senders = Vec::new();
+    let mut all = Vec::new();
+    for at in 0..receivers {
+        senders.push(scene.sender(&at.to_string()));
+        all.push(scene.receiver(&at.to_string()));
+    }
     let interrupter = all[1].interrupter();
     let mut all: Vec<&mut dyn Source> = sources(&mut all);
     storm(count, interrupter, || {

@@ -29,9 +29,11 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         .build()
         .unwrap();
     link.send(&Message::Provider(provider.id()));
-    let messages = LENGTHS.map(|len| shm::message(&provider, len, len as u64));
-    for message in &messages {
+    let mut messages = Vec::new();
+    for len in LENGTHS {
+        let message = shm::message(&provider, len, len as u64);
         link.send(&Message::Sent(message.descriptor().unwrap()));
+        messages.push(message);
     }
     while link.receive().unwrap().is_some() {}
 }
@@ -41,7 +43,7 @@ pub(crate) fn start(names: &Names) -> (Child, ProviderId, [Descriptor; 2]) {
     let Message::Provider(id) = owner.receive() else {
         panic!("the owner tells its id first")
     };
-    let descriptors = LENGTHS.map(|_| owner.sent());
+    let descriptors = [owner.sent(), owner.sent()];
     (owner, id, descriptors)
 }
 
@@ -51,9 +53,7 @@ fn views_outlive_killed_owner() {
     let names = Names::new("owner-dead");
     let (owner, id, descriptors) = start(&names);
     let peer = Peer::start(names.prefix());
-    let attach =
-        |descriptor: Descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap();
-    let views = descriptors.map(attach);
+    let views = peer.attach_both(descriptors);
     assert_eq!(
         peer.unmap_unused(),
         0,
@@ -64,13 +64,13 @@ fn views_outlive_killed_owner() {
     for &view in &views {
         peer.check(view);
     }
-    let another = descriptors.map(attach);
+    let another = peer.attach_both(descriptors);
     let newcomer = Peer::start(names.prefix());
     let refused = newcomer.connect(id).unwrap_err();
     assert!(refused.starts_with("ProviderDied"), "{refused}");
     assert_eq!(newcomer.mappings(), 0, "a refused peer keeps no mapping");
 
-    for &view in views.iter().chain(&another) {
+    for view in [views, another].concat() {
         peer.release(view);
     }
     assert_eq!(peer.unmap_unused(), 2, "the control object and a segment");
@@ -90,8 +90,7 @@ fn trim_spares_views_of_killed_owner() {
     let names = Names::new("owner-trim");
     let (owner, _, descriptors) = start(&names);
     let peer = Peer::start(names.prefix());
-    let views =
-        descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
+    let views = peer.attach_both(descriptors);
     owner.kill();
     assert_eq!(peer.unmap_unused(), 2);
     assert_eq!(peer.segments(), 0);
@@ -121,8 +120,7 @@ fn views_outlive_exited_owner() {
     let names = Names::new("owner-ends");
     let (owner, id, descriptors) = start(&names);
     let peer = Peer::start(names.prefix());
-    let views =
-        descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
+    let views = peer.attach_both(descriptors);
     owner.shut_down();
     assert_eq!(
         shm::objects(names.prefix()),
@@ -367,11 +365,9 @@ fn file_with_our_name() {
     };
     let mut files = Vec::new();
     // An invalid control object: its segments are recognized by its name.
-    for (last, content) in (0..).zip(&pages) {
-        files.extend([
-            (object(last, "ctl"), content),
-            (object(last, "1"), &pages[1]),
-        ]);
+    for (last, content) in pages.iter().enumerate() {
+        files.push((object(last as u64, "ctl"), content));
+        files.push((object(last as u64, "1"), &pages[1]));
     }
     // Segments without an owner: not in whole pages.
     files.push((object(8, "1"), &pages[2]));
@@ -414,9 +410,9 @@ fn hard_link() {
     }
     assert_eq!(names.sweep(), OBJECTS - 1);
     drop(names.provider().build().unwrap());
-    for (file, content) in linked.iter().zip(contents) {
+    for (at, file) in linked.iter().enumerate() {
         assert!(
-            shm::path(file).exists() && fs::read(kept(file)).unwrap() == content,
+            shm::path(file).exists() && fs::read(kept(file)).unwrap() == contents[at],
             "{file}"
         );
         fs::remove_file(kept(file)).unwrap();
@@ -433,14 +429,12 @@ fn concurrent_sweeps() {
         let sweep = || Namespace::new(names.prefix()).unwrap().sweep().unwrap();
         let start_two = || {
             thread::scope(|scope| {
-                let threads = [(); 2].map(|()| scope.spawn(|| start_and_end(names.prefix())));
-                threads.map(|thread| thread.join())
+                for _ in 0..2 {
+                    scope.spawn(|| start_and_end(names.prefix()));
+                }
             })
         };
-        let ((results, _), _) = beside(sweep, || beside(sweep, start_two));
-        for result in results {
-            result.unwrap();
-        }
+        beside(sweep, || beside(sweep, start_two));
         assert_eq!(shm::objects(names.prefix()), [""; 0]);
     }
 }
@@ -695,14 +689,13 @@ fn last_receiver_sweeps() {
     owner.expect_done();
     // Both open before the first message, so that both get it.
     owner.stop();
-    let mut receivers = [(); 2].map(|()| open(names.prefix()));
+    let mut first = open(names.prefix());
+    let mut second = open(names.prefix());
     owner.signal(libc::SIGCONT);
     owner.expect_done();
     owner.kill();
-    let [first, second] = &mut receivers;
     shm::check(&first.recv().unwrap(), 100_000).unwrap();
     assert_eq!(second.mapped_segments(), 0);
-    let [first, mut second] = receivers;
     drop(first);
     for _ in 0..2 {
         shm::check(&second.recv().unwrap(), 100_000).unwrap();
@@ -736,7 +729,8 @@ fn last_client_sweeps() {
     let names = Names::new("last-client");
     let owner = start_owner(names.prefix(), "descriptor", 100_000);
     let descriptor = owner.sent();
-    let [first, second] = [(); 2].map(|()| names.client());
+    let first = names.client();
+    let second = names.client();
     let view = first.attach(&descriptor).unwrap();
     second.connect(descriptor.provider()).unwrap();
     owner.kill();
@@ -758,7 +752,10 @@ fn last_view_frees_swept_segment() {
     let owner = start_owner(names.prefix(), "descriptor", 100_000);
     let descriptor = owner.sent();
     let client = names.client();
-    let views = [(); 2].map(|()| client.attach(&descriptor).unwrap());
+    let views = [
+        client.attach(&descriptor).unwrap(),
+        client.attach(&descriptor).unwrap(),
+    ];
     owner.kill();
     drop(names.provider().build().unwrap());
     assert_eq!(

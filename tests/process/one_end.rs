@@ -109,7 +109,10 @@ impl Reader {
                 panic!("no provider")
             };
             owner.send(&Message::Peer(client.connect(id).unwrap()));
-            let descriptors = (0..MESSAGES).map(|_| owner.sent()).collect();
+            let mut descriptors = Vec::new();
+            for _ in 0..MESSAGES {
+                descriptors.push(owner.sent());
+            }
             Self::Grants(client, descriptors)
         } else {
             owner.expect_done();
@@ -133,9 +136,9 @@ impl Reader {
                 assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
             }
             Self::Grants(client, descriptors) => {
-                for (descriptor, number) in descriptors.iter().zip(0..) {
+                for (number, descriptor) in descriptors.iter().enumerate() {
                     let view: ShmView = client.attach(descriptor).unwrap();
-                    shm::check(&view, number).unwrap();
+                    shm::check(&view, number as u64).unwrap();
                 }
                 let end = client.attach(&descriptors[0]);
                 assert!(matches!(end, Err(AttachError::NotGranted)), "{end:?}");
@@ -202,15 +205,12 @@ fn every_case(kind: &str) {
                     .report()
                     .unwrap();
                 assert!(!report.providers.is_empty());
-                let orphans = report
-                    .providers
-                    .iter()
-                    .map(|provider| provider.orphans.objects);
-                assert_eq!(
-                    orphans.sum::<usize>(),
-                    0,
-                    "an inspection agrees with the sweeps"
-                );
+                for provider in &report.providers {
+                    assert_eq!(
+                        provider.orphans.objects, 0,
+                        "an inspection agrees with the sweeps"
+                    );
+                }
                 let mut successor = None;
                 if has_successor {
                     let provider = provider(names.prefix(), LEN);
@@ -394,9 +394,10 @@ fn last_reader_of_a_heavy_owner() {
 fn sender_outlives_its_provider() {
     let names = Names::new("one-end-order");
     let provider = provider(names.prefix(), LEN);
-    let buffers: Vec<_> = (0..3)
-        .map(|number| shm::message(&provider, LEN, number))
-        .collect();
+    let mut buffers = Vec::new();
+    for number in 0..3 {
+        buffers.push(shm::message(&provider, LEN, number));
+    }
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();
     let mut receiver = Receiver::builder()
         .namespace(&names.namespace())
@@ -482,8 +483,10 @@ fn static_reader(link: &Link, arguments: &[&str]) {
 fn with_static_reader(names: &Names, kind: &str, finishes: &str) -> (Child, Child) {
     let len = LEN.to_string();
     let owner = Child::start("ending", &[names.prefix(), kind, CHANNEL, &len]);
-    let provider = (kind == "grants").then(|| owner.receive());
-    if provider.is_none() {
+    let mut provider = None;
+    if kind == "grants" {
+        provider = Some(owner.receive());
+    } else {
         owner.expect_done();
     }
     let reader = Child::start("static-reader", &[names.prefix(), kind, finishes]);

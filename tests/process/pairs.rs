@@ -59,7 +59,10 @@ fn fork_beside_reservation_and_trim() {
         );
         let others: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
         let misses = provider.stats().misses();
-        let mut reserved = [(); 2].map(|()| provider.alloc(100_000).expect("it is reserved"));
+        let mut reserved = [
+            provider.alloc(100_000).expect("it is reserved"),
+            provider.alloc(100_000).expect("it is reserved"),
+        ];
         assert_eq!(provider.stats().misses(), misses);
         for buffer in &mut reserved {
             shm::fill(buffer, 1);
@@ -195,7 +198,8 @@ fn window_makes_room_in_small_shm() {
                 .max_shared(64)
                 .tuning(Tuning::new().idle_window(64))
         };
-        let [first, second] = [(); 2].map(|()| builder().build().unwrap());
+        let first = builder().build().unwrap();
+        let second = builder().build().unwrap();
         drop([
             first.alloc(MIB).unwrap(),
             first.alloc(MIB).unwrap(),
@@ -210,7 +214,11 @@ fn window_makes_room_in_small_shm() {
             for _ in 0..200 {
                 drop(first.alloc(48).unwrap());
             }
-            drop([(); 20].map(|()| first.alloc(48).unwrap()));
+            let mut burst = Vec::new();
+            for _ in 0..20 {
+                burst.push(first.alloc(48).unwrap());
+            }
+            drop(burst);
             rounds += 1;
             assert!(rounds < 10_000, "{:?}", first.stats());
         }

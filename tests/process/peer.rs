@@ -45,6 +45,11 @@ impl Peer {
         }
     }
 
+    /// Attaches to two messages, each of which has its length as its seed.
+    pub(crate) fn attach_both(&self, descriptors: [Descriptor; 2]) -> [View; 2] {
+        descriptors.map(|descriptor| self.attach(descriptor, descriptor.payload_len()).unwrap())
+    }
+
     /// Has the peer compare every byte of a view again.
     pub(crate) fn check(&self, view: View) {
         assert_eq!(

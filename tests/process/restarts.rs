@@ -384,8 +384,8 @@ fn wait_for_any_end() {
 
         let prefix = names.prefix().to_owned();
         let publishing = thread::spawn(move || {
-            let arguments = [&prefix, "publisher", "8", &process.to_string()];
-            let child = Child::start_ready("restarting", &arguments.map(|it| it as &str));
+            let process = process.to_string();
+            let child = Child::start_ready("restarting", &[&prefix, "publisher", "8", &process]);
             child.send(&Message::Number(1));
             child
         });
@@ -409,13 +409,13 @@ fn wait_for_any_end() {
     let waiting = thread::spawn(move || {
         let mut subscriber = subscribe(&prefix);
         let found = wait_any(&mut [&mut subscriber], FOR_EVER).unwrap();
-        (found, subscriber.try_recv().map(|message| message.to_vec()))
+        (found, subscriber.try_recv().unwrap().to_vec())
     });
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     publisher.wait_for_receivers(1, FOR_EVER).unwrap();
     publisher.send_copy(b"late").unwrap();
     let (found, received) = waiting.join().unwrap();
-    assert_eq!((found, &received.unwrap()[..]), (0, &b"late"[..]));
+    assert_eq!((found, &received[..]), (0, &b"late"[..]));
     drop(publisher);
     let _other = Sender::create(&provider, CHANNEL).unwrap();
     assert_eq!(any(&mut receiver, &mut subscriber), 1);
@@ -736,12 +736,18 @@ fn name_watcher() -> usize {
 
 /// Returns the number of this process's descriptors of a kind that has no path.
 fn descriptors_of(kind: &str) -> usize {
-    let links = fs::read_dir("/proc/self/fd")
-        .unwrap()
-        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    links
-        .filter(|link| link.to_string_lossy() == format!("anon_inode:{kind}"))
-        .count()
+    let mut count = 0;
+    for entry in fs::read_dir("/proc/self/fd").unwrap() {
+        let Ok(entry) = entry else { continue };
+        // Another thread may have closed it.
+        let Ok(link) = fs::read_link(entry.path()) else {
+            continue;
+        };
+        if link.to_string_lossy() == format!("anon_inode:{kind}") {
+            count += 1;
+        }
+    }
+    count
 }
 
 /// A wait that starts without descriptors gets its own as soon as there are some.
@@ -791,31 +797,23 @@ fn ways_to_wait() {
             }
             let provider = provider(prefix);
             let client = shm::client(prefix);
-            let names: Vec<String> = (0..5).map(|number| number.to_string()).collect();
+            let names = ["0", "1", "2", "3", "4"];
             thread::scope(|scope| {
-                let opening = names.iter().map(|name| {
-                    let client = &client;
-                    scope.spawn(move || match name.as_bytes()[0] % 2 {
-                        0 => Receiver::builder()
-                            .namespace(client.namespace())
-                            .open_timeout(name, FOR_EVER)
-                            .unwrap(),
-                        _ => block_on(
-                            Receiver::builder()
-                                .namespace(client.namespace())
-                                .open_async(name),
-                        )
-                        .unwrap(),
-                    })
-                });
-                let opening: Vec<_> = opening.collect();
+                let mut opening = Vec::new();
+                for (number, name) in names.into_iter().enumerate() {
+                    let receiver = Receiver::builder().namespace(client.namespace());
+                    opening.push(scope.spawn(move || match number % 2 {
+                        0 => receiver.open_timeout(name, FOR_EVER).unwrap(),
+                        _ => block_on(receiver.open_async(name)).unwrap(),
+                    }));
+                }
                 while name_watcher() == 0 {
                     thread::yield_now();
                 }
-                let _senders: Vec<_> = names
-                    .iter()
-                    .map(|name| Sender::create(&provider, name).unwrap())
-                    .collect();
+                let mut senders = Vec::new();
+                for name in names {
+                    senders.push(Sender::create(&provider, name).unwrap());
+                }
                 assert!(name_watcher() <= 1);
                 for opening in opening {
                     drop(opening.join().unwrap());
@@ -873,8 +871,8 @@ fn awaited_restart() {
     for process in 0..2 {
         let prefix = names.prefix().to_owned();
         let starting = thread::spawn(move || {
-            let arguments = [&prefix, "publisher", "8", &process.to_string()];
-            Child::start_ready("restarting", &arguments.map(|it| it as &str))
+            let process = process.to_string();
+            Child::start_ready("restarting", &[&prefix, "publisher", "8", &process])
         });
         let event = next(&mut subscriber);
         assert!(matches!(event, ChannelEvent::Connected(_)), "{event:?}");
@@ -1015,19 +1013,17 @@ fn only_channels_are_listed() {
         .open("b")
         .unwrap();
     let sender = Sender::create(&provider, "a").unwrap();
-    let files =
-        ["g", "e", "z"].map(|name| shm::path(&format!("{}.{name}.channel", names.prefix())));
-    for (file, content) in files.iter().zip([&[b'x'; 5000][..], &[], &[0; 4096]]) {
-        fs::write(file, content).unwrap();
-    }
-    let listed = || -> Vec<String> {
-        names
-            .namespace()
-            .channels()
-            .unwrap()
-            .into_iter()
-            .map(|channel| channel.name)
-            .collect()
+    let file = |name: &str| shm::path(&format!("{}.{name}.channel", names.prefix()));
+    let files = [file("g"), file("e"), file("z")];
+    fs::write(&files[0], [b'x'; 5000]).unwrap();
+    fs::write(&files[1], []).unwrap();
+    fs::write(&files[2], [0; 4096]).unwrap();
+    let listed = || {
+        let mut listed = Vec::new();
+        for channel in names.namespace().channels().unwrap() {
+            listed.push(channel.name);
+        }
+        listed
     };
     assert_eq!(listed(), ["a", "b"]);
     for namespace in [

@@ -44,9 +44,11 @@ fn owner_descriptors() {
                 (0, 0)
             );
         }
-        let all = [(); SEGMENTS].map(|()| provider.alloc(LEN).unwrap().freeze());
-        for message in &all {
+        let mut all = Vec::new();
+        for _ in 0..SEGMENTS {
+            let message = provider.alloc(LEN).unwrap().freeze();
             message.descriptor().unwrap();
+            all.push(message);
         }
         let segments = provider.stats().segments;
         assert!(
@@ -124,13 +126,13 @@ fn channels_that_are_over_make_room() {
 fn peer_descriptors() {
     in_child(|prefix| {
         let provider = builder(prefix).build().unwrap();
-        let messages: Vec<_> = (0..SEGMENTS)
-            .map(|_| provider.alloc(LEN).unwrap().freeze())
-            .collect();
-        let descriptors: Vec<_> = messages
-            .iter()
-            .map(|message| message.descriptor().unwrap())
-            .collect();
+        let mut messages = Vec::new();
+        let mut descriptors = Vec::new();
+        for _ in 0..SEGMENTS {
+            let message = provider.alloc(LEN).unwrap().freeze();
+            descriptors.push(message.descriptor().unwrap());
+            messages.push(message);
+        }
         let before = (shm::open_descriptors(), shm::mappings(prefix));
         let client = shm::client(prefix);
         let id = until_enough(prefix, || match client.connect(provider.id()) {
@@ -149,10 +151,10 @@ fn peer_descriptors() {
             "a failed attach gives its lease back"
         );
         assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), connected);
-        let views: Vec<_> = descriptors
-            .iter()
-            .map(|descriptor| client.attach(descriptor).unwrap())
-            .collect();
+        let mut views = Vec::new();
+        for descriptor in &descriptors {
+            views.push(client.attach(descriptor).unwrap());
+        }
         assert_eq!(
             (shm::open_descriptors(), shm::mappings(prefix)),
             (connected.0, connected.1 + provider.stats().segments)
@@ -248,9 +250,10 @@ role!("rlimits-owners", owners_role);
 /// The role of a process with many providers, the last of which has sent a message.
 fn owners_role(link: &Link, arguments: &[&str]) {
     let count: usize = arguments[1].parse().unwrap();
-    let mut providers: Vec<_> = (0..count)
-        .map(|_| builder(arguments[0]).build().unwrap())
-        .collect();
+    let mut providers = Vec::new();
+    for _ in 0..count {
+        providers.push(builder(arguments[0]).build().unwrap());
+    }
     for provider in &providers {
         drop(provider.alloc(LEN).unwrap());
     }
@@ -266,18 +269,19 @@ fn owners_role(link: &Link, arguments: &[&str]) {
 /// Allows an attempt more and more descriptors until it succeeds. Each failure leaves nothing.
 fn until_enough<T>(prefix: &str, mut attempt: impl FnMut() -> Result<T, OsError>) -> T {
     let before = shm::state(prefix);
-    let mut failures = 0;
-    let result = (0..=ENOUGH).find_map(|count| {
-        let result = with_only(count, &mut attempt);
-        if let Err(error) = &result {
-            assert_no_descriptor_left(error);
-            assert_eq!(shm::state(prefix), before);
-            failures += 1;
+    for count in 0..=ENOUGH {
+        match with_only(count, &mut attempt) {
+            Ok(result) => {
+                assert!(count > 0, "the limit was felt");
+                return result;
+            }
+            Err(error) => {
+                assert_no_descriptor_left(&error);
+                assert_eq!(shm::state(prefix), before);
+            }
         }
-        result.ok()
-    });
-    assert!(failures > 0, "the limit was felt");
-    result.expect("enough descriptors")
+    }
+    panic!("{ENOUGH} descriptors are not enough")
 }
 
 fn assert_no_descriptor_left(error: &OsError) {
@@ -503,8 +507,8 @@ fn segment_above_memlock(prefix: &str) {
     let taken = first.alloc(3 << 20).unwrap();
     let objects = shm::objects(prefix);
     for error in [
-        second.alloc(2 << 20).map(drop).unwrap_err(),
-        second.reserve(2 << 20, 1).map(drop).unwrap_err(),
+        second.alloc(2 << 20).err().unwrap(),
+        second.reserve(2 << 20, 1).err().unwrap(),
     ] {
         let AllocError::Os(os) = &error else {
             panic!("{error}")

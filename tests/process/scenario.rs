@@ -186,14 +186,14 @@ fn assert_misses_are_known(prefix: &str) {
         .iter()
         .find(|channel| channel.name == "camera")
         .unwrap();
-    let is_stopped =
-        |process: &Option<Process>| process.as_ref().is_some_and(|process| process.is_stopped);
     let mut stopped = 0;
-    for receiver in camera
-        .receivers
-        .iter()
-        .filter(|receiver| is_stopped(&receiver.process))
-    {
+    for receiver in &camera.receivers {
+        let Some(Process {
+            is_stopped: true, ..
+        }) = receiver.process
+        else {
+            continue;
+        };
         let missed = receiver.missed;
         let by_rule = match receiver.on_full {
             OnFull::Block => missed.stalled,
@@ -228,11 +228,12 @@ fn assert_only_the_living_own(prefix: &str) {
                 .all(|channel| channel.state == ObjectState::Alive),
         "{report:?}"
     );
-    let receivers = channels.iter().map(|channel| &channel.receivers);
-    assert!(
-        receivers.flatten().all(|receiver| receiver.is_alive),
-        "{report:?}"
-    );
+    for channel in channels {
+        assert!(
+            channel.receivers.iter().all(|receiver| receiver.is_alive),
+            "{report:?}"
+        );
+    }
     assert_eq!(
         Namespace::new(prefix).unwrap().sweep().unwrap().objects,
         0,

@@ -4,6 +4,7 @@ use shm_pool::{Client, Namespace, Provider, ProviderBuilder, ShmBytes};
 pub(crate) use shm_pool_support::payload::{check_pattern as check, fill_pattern as fill};
 use shm_pool_support::procfs;
 use std::fs::{self, File};
+use std::hint::black_box;
 use std::path::PathBuf;
 
 /// A prefix that no other test uses. Panics on drop if an object with it is left.
@@ -88,6 +89,15 @@ pub(crate) fn message(provider: &Provider, len: usize, seed: u64) -> ShmBytes {
     buffer.freeze()
 }
 
+/// Reads every byte, as a program that uses the message does.
+pub(crate) fn read_all(bytes: &[u8]) {
+    let mut sum = 0;
+    for byte in bytes {
+        sum ^= byte;
+    }
+    black_box(sum);
+}
+
 /// Returns what must be undone if a call fails: descriptors, mappings and objects.
 pub(crate) fn state(prefix: &str) -> (usize, usize, Vec<String>) {
     (open_descriptors(), mappings(prefix), objects(prefix))
@@ -112,11 +122,9 @@ pub(crate) fn objects(prefix: &str) -> Vec<String> {
 /// including removed objects.
 pub(crate) fn mappings(prefix: &str) -> usize {
     let start = format!("{prefix}.");
-    let mappings = procfs::shared_mappings().expect("/proc");
-    mappings
-        .iter()
-        .filter(|mapping| mapping.name.starts_with(&start))
-        .count()
+    let mut mappings = procfs::shared_mappings().expect("/proc");
+    mappings.retain(|mapping| mapping.name.starts_with(&start));
+    mappings.len()
 }
 
 pub(crate) fn open_descriptors() -> usize {
@@ -126,15 +134,17 @@ pub(crate) fn open_descriptors() -> usize {
 /// Returns how many objects of this prefix and kind this process has open, including removed ones.
 /// `kind` is part of their names.
 pub(crate) fn open_objects(prefix: &str, kind: &str) -> usize {
-    let files = fs::read_dir("/proc/self/fd")
-        .unwrap()
-        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     let start = format!("/dev/shm/{prefix}.");
-    files
-        .filter(|file| {
-            file.to_string_lossy()
-                .strip_prefix(&start)
-                .is_some_and(|rest| rest.contains(kind))
-        })
-        .count()
+    let mut count = 0;
+    for entry in fs::read_dir("/proc/self/fd").unwrap() {
+        let Ok(entry) = entry else { continue };
+        // Another thread may have closed it.
+        let Ok(file) = fs::read_link(entry.path()) else {
+            continue;
+        };
+        if let Some(rest) = file.to_string_lossy().strip_prefix(&start) {
+            count += usize::from(rest.contains(kind));
+        }
+    }
+    count
 }

@@ -87,13 +87,12 @@ fn receiver_role(link: &Link, arguments: &[&str]) {
 /// Returns the median CPU time that a step takes in this thread, in nanoseconds.
 fn cost(mut step: impl FnMut()) -> u64 {
     const STEPS: usize = 301;
-    let mut costs: Vec<u64> = (0..STEPS)
-        .map(|_| {
-            let before = thread_cpu();
-            step();
-            thread_cpu() - before
-        })
-        .collect();
+    let mut costs = Vec::with_capacity(STEPS);
+    for _ in 0..STEPS {
+        let before = thread_cpu();
+        step();
+        costs.push(thread_cpu() - before);
+    }
     costs.sort_unstable();
     costs[STEPS / 2]
 }

@@ -57,12 +57,10 @@ impl Footprint {
     /// Requests a child's footprint.
     fn of(child: &Child) -> Self {
         child.send(&Message::Mappings);
-        let number = |_| child.number();
-        let [descriptors, mappings, resident] = [0, 1, 2].map(number);
         Self {
-            descriptors,
-            mappings,
-            resident,
+            descriptors: child.number(),
+            mappings: child.number(),
+            resident: child.number(),
         }
     }
 
@@ -130,7 +128,10 @@ fn publisher(link: &Link, arguments: &[&str]) {
                         None => message.descriptor(),
                     };
                     // A dead peer gets no grant.
-                    let descriptor = descriptor.unwrap_or_else(|_| message.descriptor().unwrap());
+                    let descriptor = match descriptor {
+                        Ok(descriptor) => descriptor,
+                        Err(_) => message.descriptor().unwrap(),
+                    };
                     link.send(&Message::Sent(descriptor));
                     link.send(&Message::Number(seed));
                     seed += 1;

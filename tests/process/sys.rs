@@ -46,18 +46,16 @@ impl Filter {
     /// would have to detect.
     pub(crate) fn allowing(allowed: &[c_long]) -> Self {
         let load_number = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0);
-        let compare = allowed.iter().enumerate().map(|(at, &number)| {
+        let mut instructions = vec![load_number];
+        for (at, number) in allowed.iter().enumerate() {
             // If equal, jump to the last instruction, which allows the call.
-            (
-                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-                allowed.len() - at,
-                0,
-                number as u32,
-            )
-        });
-        let answers = [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW];
-        let answers = answers.map(|answer| (libc::BPF_RET | libc::BPF_K, 0, 0, answer));
-        Self::new([load_number].into_iter().chain(compare).chain(answers))
+            let compare = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+            instructions.push((compare, allowed.len() - at, 0, *number as u32));
+        }
+        for answer in [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW] {
+            instructions.push((libc::BPF_RET | libc::BPF_K, 0, 0, answer));
+        }
+        Self::new(instructions)
     }
 
     /// This call is answered with an error.
@@ -510,8 +508,8 @@ pub(crate) fn with_address_space<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
     // While one block is in use, malloc keeps the memory of freed ones for others of their length.
     let block = |len: usize| black_box(Vec::<u8>::with_capacity(len));
     let mut kept = Vec::new();
-    for len in (1..=256).map(|of_16| of_16 * 16) {
-        let [in_use, ..]: [_; 8] = std::array::from_fn(|_| block(len));
+    for of_16 in 1..=256 {
+        let [in_use, ..]: [_; 8] = std::array::from_fn(|_| block(of_16 * 16));
         kept.push(in_use);
     }
     let result = with_limit(Resource::RLIMIT_AS, 0, bytes, body);
@@ -570,11 +568,8 @@ fn wait_for_harness() {
 fn with_limit<T>(what: Resource, at: usize, bytes: u64, body: impl FnOnce() -> T) -> T {
     wait_for_harness();
     let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc");
-    let pages: u64 = pages
-        .split(' ')
-        .nth(at)
-        .and_then(|size| size.parse().ok())
-        .expect("the size in pages");
+    let pages = pages.split(' ').nth(at).expect("the size in pages");
+    let pages: u64 = pages.parse().expect("a number of pages");
     set_limit(what, pages * page_size() as u64 + bytes);
     let result = body();
     set_limit(what, libc::RLIM_INFINITY);

@@ -28,11 +28,11 @@ fn role(link: &Link, arguments: &[&str]) {
     let error = match *kind {
         "receiver" => {
             let opened = Receiver::builder().namespace(&namespace).open(CHANNEL);
-            opened.map(drop).expect_err("it has another version")
+            opened.expect_err("it has another version")
         }
         _ => {
             let opened = Subscriber::builder().namespace(&namespace).open(CHANNEL);
-            opened.map(drop).expect_err("it has another version")
+            opened.expect_err("it has another version")
         }
     };
     let ChannelError::OtherVersion { found, .. } = error else {

@@ -37,7 +37,7 @@ fn all(provider: &Provider) -> ShmBytes {
 /// Waits for the whole pool, while `give` releases it.
 fn wait_while(provider: &Provider, give: impl FnOnce()) {
     thread::scope(|scope| {
-        let waits = scope.spawn(|| provider.alloc_timeout(CAP, FOR_EVER).map(drop).unwrap());
+        let waits = scope.spawn(|| drop(provider.alloc_timeout(CAP, FOR_EVER).unwrap()));
         give();
         waits.join().unwrap();
     });
@@ -198,12 +198,12 @@ fn fork_while_waiting() {
         let held = all(&provider);
         let waker = Waker::from(Arc::new(Woken::default()));
         let mut context = Context::from_waker(&waker);
-        let mut futures: Vec<_> = (0..1000)
-            .map(|_| Box::pin(provider.request(CAP).wait_async()))
-            .collect();
-        assert!(futures
-            .iter_mut()
-            .all(|future| future.as_mut().poll(&mut context).is_pending()));
+        let mut futures = Vec::new();
+        for _ in 0..1000 {
+            let mut future = Box::pin(provider.request(CAP).wait_async());
+            assert!(future.as_mut().poll(&mut context).is_pending());
+            futures.push(future);
+        }
         // A child that drops its copies of all waiters changes no state that it shares with its
         // parent: the doorbell keeps notifying.
         let control = shm::objects(prefix)
@@ -218,7 +218,7 @@ fn fork_while_waiting() {
         }
         assert!(shared() == before, "the parent's waits are not the child's");
         thread::scope(|scope| {
-            let waits = scope.spawn(|| provider.alloc_timeout(CAP, FOR_EVER).map(drop).unwrap());
+            let waits = scope.spawn(|| drop(provider.alloc_timeout(CAP, FOR_EVER).unwrap()));
             for _ in 0..20 {
                 // SAFETY: the child uses what a forked child may, and ends without unwinding.
                 let pid = unsafe { libc::fork() };
@@ -400,12 +400,8 @@ role!("waiting-for-turns", turn_role);
 fn turn_role(link: &Link, arguments: &[&str]) {
     let provider = of_small_shm(arguments[0]);
     while link.receive().unwrap() == Some(Message::Go) {
-        assert!(
-            provider
-                .alloc(MOST)
-                .is_err_and(|error| error.is_exhausted()),
-            "the other has it"
-        );
+        let error = provider.alloc(MOST).expect_err("the other has it");
+        assert!(error.is_exhausted(), "the other has it: {error}");
         link.send(&Message::Done);
         let mut buffer = provider.alloc_timeout(MOST, FOR_EVER).unwrap();
         buffer.fill(0);

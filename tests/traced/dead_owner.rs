@@ -245,9 +245,10 @@ fn reader_role(link: &Link, arguments: &[&str]) {
     // The owner is dead.
     link.expect_go();
     let count = unread(kind_of(operation));
-    let mut messages: Vec<_> = (0..count - 1)
-        .map(|number| receive(&mut receiver, number))
-        .collect();
+    let mut messages = Vec::new();
+    for number in 0..count - 1 {
+        messages.push(receive(&mut receiver, number));
+    }
     if operation.ends_with("receive the last message") {
         marked(|| {
             messages.push(receive(&mut receiver, count - 1));

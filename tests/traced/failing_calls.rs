@@ -117,25 +117,13 @@ fn every_syscall_fails_once() {
         let usual = run(operation, None);
         assert_eq!(usual.error, None);
         for (at, call) in usual.calls.iter().enumerate() {
-            let nth = 1 + usual.calls[..at]
-                .iter()
-                .filter(|earlier| earlier.number == call.number)
-                .count();
-            let once = call.errors.iter().map(|&errno| Fault {
-                at,
-                errno,
-                again: false,
-            });
-            let lasting = call
-                .errors
-                .iter()
-                .filter(|&&errno| may_last(call.number, errno));
-            let lasting = lasting.map(|&errno| Fault {
-                at,
-                errno,
-                again: true,
-            });
-            for fault in once.chain(lasting) {
+            let mut nth = 1;
+            for earlier in &usual.calls[..at] {
+                if earlier.number == call.number {
+                    nth += 1;
+                }
+            }
+            for fault in faults_of(at, call) {
                 let error = error_name(fault.errno) + if fault.again { " for ever" } else { "" };
                 let result = judge(operation, call, fault, &usual);
                 table.row(&[operation, &call.name, &call.about, &nth, &error, &result]);
@@ -268,12 +256,11 @@ fn run(operation: &str, fault: Option<Fault>) -> Outcome {
     }
     victim.child.expect_done();
     drop(victim);
-    if fault.is_some_and(|fault| {
-        calls
-            .get(fault.at)
-            .is_some_and(|call| takes_back(call.number))
-    }) {
-        names.sweep();
+    if let Some(fault) = fault {
+        match calls.get(fault.at) {
+            Some(call) if takes_back(call.number) => drop(names.sweep()),
+            _ => {}
+        }
     }
     let objects = shm::objects(names.prefix()).len();
     let channels = others.senders.len() + usize::from(others.publisher.is_some());
@@ -311,23 +298,49 @@ fn disturb(tracee: &Tracee, fault: Option<Fault>) -> Option<(Vec<Call>, usize)> 
             return None;
         }
         let call = Call::at(tracee, &registers);
-        let error = fault
-            .filter(|fault| fails(*fault, &calls, call.as_ref(), failed))
-            .map(|fault| fault.errno);
-        if let Some(errno) = error {
-            failed += 1;
-            fail(tracee, call.as_ref(), errno)?;
-        } else if tracee.go(Pace::Call) != Stop::Call {
-            return None;
+        match fault {
+            Some(fault) if fails(fault, &calls, call.as_ref(), failed) => {
+                failed += 1;
+                fail(tracee, call.as_ref(), fault.errno)?;
+            }
+            _ => {
+                if tracee.go(Pace::Call) != Stop::Call {
+                    return None;
+                }
+            }
         }
-        calls.extend(call.filter(|call| !call.errors.is_empty()));
+        if let Some(call) = call {
+            if !call.errors.is_empty() {
+                calls.push(call);
+            }
+        }
     }
 }
 
+/// The ways in which a call can fail: with each error once, and with those that may last for ever.
+fn faults_of(at: usize, call: &Call) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for again in [false, true] {
+        for errno in call.errors {
+            if !again || may_last(call.number, *errno) {
+                faults.push(Fault {
+                    at,
+                    errno: *errno,
+                    again,
+                });
+            }
+        }
+    }
+    faults
+}
+
 fn fails(fault: Fault, calls: &[Call], call: Option<&Call>, failed: usize) -> bool {
-    let Some(call) = call.filter(|call| !call.errors.is_empty()) else {
+    let Some(call) = call else {
         return false;
     };
+    if call.errors.is_empty() {
+        return false;
+    }
     match calls.get(fault.at) {
         None => calls.len() == fault.at,
         Some(first) => fault.again && first.number == call.number && failed < FOR_EVER,
@@ -337,8 +350,9 @@ fn fails(fault: Fault, calls: &[Call], call: Option<&Call>, failed: usize) -> bo
 /// Makes a call return an error. The kernel skips the call, unless it takes effect despite an
 /// error.
 fn fail(tracee: &Tracee, call: Option<&Call>, errno: i32) -> Option<()> {
-    if !call.is_some_and(|call| is_done_anyway(call.number)) {
-        tracee.skip_call();
+    match call {
+        Some(call) if is_done_anyway(call.number) => {}
+        _ => tracee.skip_call(),
     }
     if tracee.go(Pace::Call) != Stop::Call {
         return None;
@@ -364,9 +378,13 @@ impl Others {
         if operation == "sweep" {
             // The objects of a dead owner: the same bytes, without locks.
             let owner = build();
-            let messages = [LARGE, SMALL].map(|len| published(&owner, len));
-            let read = |name: String| (shm::path(&name), fs::read(shm::path(&name)).unwrap());
-            let remains: Vec<_> = shm::objects(names.prefix()).into_iter().map(read).collect();
+            let messages = [published(&owner, LARGE), published(&owner, SMALL)];
+            let mut remains = Vec::new();
+            for name in shm::objects(names.prefix()) {
+                let path = shm::path(&name);
+                let bytes = fs::read(&path).unwrap();
+                remains.push((path, bytes));
+            }
             drop((messages, owner));
             for (path, bytes) in &remains {
                 fs::write(path, bytes).unwrap();
@@ -389,7 +407,10 @@ impl Others {
             let (message, descriptor) = published(&provider, SMALL);
             (Arc::new(provider), Some(message), descriptor)
         };
-        let living = IN_PEERS.contains(&operation).then(publish);
+        let mut living = None;
+        if IN_PEERS.contains(&operation) {
+            living = Some(publish());
+        }
         let channels = match operation {
             OPEN | WARM => CHANNELS,
             JOIN | "drop a message, waited for" => 0,
@@ -402,18 +423,17 @@ impl Others {
                 }
             }
         };
-        let create = |(provider, ..): &(Arc<Provider>, _, _)| {
-            let channels = (0..channels)
-                .map(channel)
-                .chain([channels::OTHER.to_owned()]);
-            channels
-                .map(|name| channels::sender(provider, &name).unwrap())
-                .collect()
-        };
-        let senders = living.as_ref().map(create).unwrap_or_default();
-        let publisher = living.as_ref().filter(|_| operation == JOIN);
-        let publisher =
-            publisher.map(|(provider, ..)| Publisher::create(provider, PUBLISHED).unwrap());
+        let mut senders = Vec::new();
+        let mut publisher = None;
+        if let Some((provider, ..)) = &living {
+            for number in 0..channels {
+                senders.push(channels::sender(provider, &channel(number)).unwrap());
+            }
+            senders.push(channels::sender(provider, channels::OTHER).unwrap());
+            if operation == JOIN {
+                publisher = Some(Publisher::create(provider, PUBLISHED).unwrap());
+            }
+        }
         Self {
             living,
             senders,
@@ -445,8 +465,9 @@ impl Others {
             };
             // One grant for each successful attempt. A failed attempt must not use one up.
             let message = message.as_ref().expect("not dropped yet");
-            let granted = [(); 2].map(|()| message.grant(peer).unwrap());
-            victim.child.send(&Message::Sent(granted[0]));
+            let granted = message.grant(peer).unwrap();
+            message.grant(peer).unwrap();
+            victim.child.send(&Message::Sent(granted));
         }
     }
 }

@@ -38,10 +38,15 @@ pub(crate) struct Footprint {
 
 impl Footprint {
     fn now(prefix: &str) -> Self {
-        let descriptors = fs::read_dir("/proc/self/fd").unwrap();
-        // The directory itself counts too: a sweep reads it.
-        let paths = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-        let descriptors = paths.filter(|path| path.starts_with("/dev/shm")).count();
+        let mut descriptors = 0;
+        for entry in fs::read_dir("/proc/self/fd").unwrap() {
+            let Ok(entry) = entry else { continue };
+            // The directory itself counts too: a sweep reads it.
+            match fs::read_link(entry.path()) {
+                Ok(path) if path.starts_with("/dev/shm") => descriptors += 1,
+                _ => {}
+            }
+        }
         Self {
             objects: shm::objects(prefix).len(),
             mappings: shm::mappings(prefix),
@@ -51,14 +56,14 @@ impl Footprint {
 
     /// Receives the footprint that a child has sent.
     pub(crate) fn receive(child: &Child) -> Self {
-        let [objects, mappings, descriptors] = [(); 3].map(|()| match child.receive() {
+        let count = || match child.receive() {
             Message::Number(count) => count as usize,
             other => panic!("not a count: {other:?}"),
-        });
+        };
         Self {
-            objects,
-            mappings,
-            descriptors,
+            objects: count(),
+            mappings: count(),
+            descriptors: count(),
         }
     }
 
@@ -128,14 +133,19 @@ fn role(link: &Link, arguments: &[&str]) {
         }
         "trim" => {
             let provider = provider();
-            let fill = || drop([LARGE, SMALL].map(|len| provider.alloc(len).unwrap()));
+            let fill = || {
+                drop([
+                    provider.alloc(LARGE).unwrap(),
+                    provider.alloc(SMALL).unwrap(),
+                ])
+            };
             attempt.twice_after(fill, || Ok(provider.trim()));
         }
         "close" => {
             let built = RefCell::new(None);
             let prepare = || {
                 let provider = provider();
-                drop([LARGE, SMALL].map(|len| published(&provider, len)));
+                drop([published(&provider, LARGE), published(&provider, SMALL)]);
                 built.replace(Some(provider));
             };
             attempt.twice_after(prepare, || drop_of(&built));
@@ -333,8 +343,8 @@ fn role(link: &Link, arguments: &[&str]) {
         "wait for any, by helpers" => {
             sys::forbid_call(FUTEX_WAITV, libc::ENOSYS).unwrap();
             let provider = provider();
-            let [(_idle, mut receiver), (_too, mut other)] =
-                [0, 1].map(|number| pair(&provider, prefix, number));
+            let (_idle, mut receiver) = pair(&provider, prefix, 0);
+            let (_too, mut other) = pair(&provider, prefix, 1);
             attempt.twice(|| match wait_any(&mut [&mut other, &mut receiver], WAIT) {
                 Err(RecvError::TimedOut) => Ok(()),
                 other => other.map(drop).map_err(|error| variant(&error)),
@@ -439,9 +449,10 @@ impl Attempt<'_> {
         let again = 1 + usize::from(first.is_err());
         drop(first);
         prepare();
-        let _all: Vec<T> = (0..again)
-            .map(|_| operation().expect("the next attempt"))
-            .collect();
+        let mut all = Vec::new();
+        for _ in 0..again {
+            all.push(operation().expect("the next attempt"));
+        }
     }
 }
 

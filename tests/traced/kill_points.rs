@@ -145,13 +145,14 @@ pub(crate) fn sweep(operations: &[&str], scene: &mut dyn Scene) {
     let seed = seed();
     for operation in operations {
         let start = Instant::now();
-        let mut rounds = (0..LOOKS).map(|_| kill_along(operation, scene, seed));
-        let round = rounds.find(|round| round.missed <= round.points / MISSED);
+        let Some(round) = try_rounds(operation, scene, seed) else {
+            panic!("{operation}: too many points were missed");
+        };
         let Round {
             path,
             points,
             missed,
-        } = round.unwrap_or_else(|| panic!("{operation}: too many points were missed"));
+        } = round;
         let seconds = format!("{:.1}", start.elapsed().as_secs_f64());
         let done = points - missed;
         table.row(&[
@@ -174,13 +175,26 @@ struct Round {
     missed: usize,
 }
 
+/// Kills children along a path until one round has missed few of its points.
+fn try_rounds(operation: &str, scene: &mut dyn Scene, seed: u64) -> Option<Round> {
+    for _ in 0..LOOKS {
+        let round = kill_along(operation, scene, seed);
+        if round.missed <= round.points / MISSED {
+            return Some(round);
+        }
+    }
+    None
+}
+
 fn kill_along(operation: &str, scene: &mut dyn Scene, seed: u64) -> Round {
     let path = record(operation, scene, seed);
     let points = choose(path.points(), seed);
-    let missed = points
-        .iter()
-        .filter(|&&point| !kill_at(operation, scene, &path, point, seed))
-        .count();
+    let mut missed = 0;
+    for point in &points {
+        if !kill_at(operation, scene, &path, *point, seed) {
+            missed += 1;
+        }
+    }
     Round {
         path,
         points: points.len(),
@@ -193,12 +207,13 @@ fn kill_along(operation: &str, scene: &mut dyn Scene, seed: u64) -> Round {
 fn record(operation: &str, scene: &mut dyn Scene, seed: u64) -> Path {
     let is_waited_for = operation.ends_with(WAITED_FOR);
     if env::var_os(POINTS).is_some() || is_waited_for {
-        let paths = (0..LOOKS).map(|_| {
-            watch(operation, scene, |tracee| {
+        let mut paths = Vec::new();
+        for _ in 0..LOOKS {
+            let path = watch(operation, scene, |tracee| {
                 Path::record(tracee, 0, usize::MAX)
-            })
-        });
-        let mut paths: Vec<_> = paths.collect();
+            });
+            paths.push(path);
+        }
         paths.sort_unstable_by_key(|path| path.instructions);
         let at = if is_waited_for { LOOKS - 1 } else { 0 };
         return paths.swap_remove(at);
@@ -265,16 +280,21 @@ fn choose(points: usize, seed: u64) -> BTreeSet<usize> {
         return (0..points).collect();
     }
     let spread = wanted / 2;
-    let evenly = (0..spread).map(|at| at * (points - 1) / (spread - 1).max(1));
-    let by_lot = (0..wanted - spread).map(|draw| (number((seed, draw)) % points as u64) as usize);
-    evenly.chain(by_lot).collect()
+    let mut chosen = BTreeSet::new();
+    for at in 0..spread {
+        chosen.insert(at * (points - 1) / (spread - 1).max(1));
+    }
+    for draw in 0..wanted - spread {
+        chosen.insert((number((seed, draw)) % points as u64) as usize);
+    }
+    chosen
 }
 
 fn seed() -> u64 {
-    let given = env::var(SEED)
-        .ok()
-        .map(|seed| seed.parse().expect("a number"));
-    given.unwrap_or_else(|| number(SystemTime::now()) % 1_000_000)
+    match env::var(SEED) {
+        Ok(seed) => seed.parse().expect("a number"),
+        Err(_) => number(SystemTime::now()) % 1_000_000,
+    }
 }
 
 fn number(value: impl Hash) -> u64 {

@@ -132,7 +132,10 @@ impl Scene for Senders {
             .strip_prefix("receiver: ")
             .expect("an operation of a receiver");
         let provider = Arc::new(builder(self.names.prefix()).build().unwrap());
-        let mut senders = [CHANNEL, OTHER].map(|name| sender(&provider, name).unwrap());
+        let mut senders = [
+            sender(&provider, CHANNEL).unwrap(),
+            sender(&provider, OTHER).unwrap(),
+        ];
         let victim = Victim::start("killed-receiver", &[operation, self.names.prefix()]);
         let mut wait = None;
         if operation != "open" {
@@ -241,8 +244,8 @@ impl Scene for Receivers {
                 }
             };
             assert!(matches!(end, RecvError::Disconnected), "{end}");
-            for (message, number) in views.iter().zip(0..) {
-                check(message, number);
+            for (number, message) in views.iter().enumerate() {
+                check(message, number as u64);
             }
             let received = views.len() as u64;
             let may_arrive = self.sent + u64::from(operation.starts_with("sender: send"));
@@ -573,7 +576,8 @@ impl Scene for Subscribers {
             } else {
                 OnFull::DropNewest
             };
-            receivers.extend([OnFull::Block, slow].map(|on_full| join(&client, on_full).unwrap()));
+            receivers.push(join(&client, OnFull::Block).unwrap());
+            receivers.push(join(&client, slow).unwrap());
             victim.child.send(&Message::Done);
             if !["connect a receiver", "serve a join"].contains(&operation) {
                 victim.child.expect_done();

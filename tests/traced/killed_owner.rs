@@ -78,10 +78,11 @@ struct Round {
 
 impl Round {
     fn read_again(&self) -> Vec<ShmView> {
-        self.kept
-            .iter()
-            .map(|(descriptor, _)| self.reader.attach(descriptor).unwrap())
-            .collect()
+        let mut views = Vec::new();
+        for (descriptor, _) in &self.kept {
+            views.push(self.reader.attach(descriptor).unwrap());
+        }
+        views
     }
 }
 
@@ -116,10 +117,13 @@ impl Stage {
     /// Receives the victim's messages, and attaches a reader to them.
     fn meet(&self, victim: &Victim, operation: &str) -> Round {
         let reader = self.names.client();
-        let kept = [LARGE, SMALL].map(|_| match victim.child.receive() {
-            Message::Sent(descriptor) => (descriptor, reader.attach(&descriptor).unwrap()),
-            other => panic!("not a descriptor: {other:?}"),
-        });
+        // A large one and a small one.
+        let mut kept = Vec::new();
+        for _ in 0..2 {
+            let descriptor = victim.child.sent();
+            let view = reader.attach(&descriptor).unwrap();
+            kept.push((descriptor, view));
+        }
         let provider = kept[0].0.provider();
         if operation == "reclaim" {
             let dead = Peer::start(self.names.prefix());
@@ -140,26 +144,28 @@ impl Stage {
         }
         Round {
             reader,
-            kept: kept.into(),
+            kept,
             giver,
         }
     }
 
     /// Returns the owners that have a control object, except the neighbour.
     fn dead_owners(&self) -> Vec<ProviderId> {
-        let names = shm::objects(self.names.prefix());
-        let (controls, segments): (Vec<_>, Vec<_>) = names
-            .iter()
-            .filter(|name| !self.objects.contains(name))
-            .partition(|name| name.ends_with(".ctl"));
-        let owner = |name: &String| {
+        let mut names = shm::objects(self.names.prefix());
+        names.retain(|name| !self.objects.contains(name));
+        let (controls, segments): (Vec<_>, Vec<_>) =
+            names.iter().partition(|name| name.ends_with(".ctl"));
+        let owner = |name: &str| {
             name.rsplit('.')
                 .nth(1)
                 .expect("two dots")
                 .parse::<ProviderId>()
                 .unwrap()
         };
-        let owners: Vec<_> = controls.into_iter().map(owner).collect();
+        let mut owners = Vec::new();
+        for control in controls {
+            owners.push(owner(control));
+        }
         for segment in segments {
             assert!(
                 owners.contains(&owner(segment)),
@@ -195,12 +201,16 @@ impl Stage {
 /// Returns the objects that an owner with messages and idle memory leaves behind when it is killed.
 fn remains(names: &Names, others: &[String]) -> Vec<(String, Vec<u8>)> {
     let owner = builder(names.prefix()).build().unwrap();
-    let _messages = [LARGE, SMALL].map(|len| published(&owner, len));
+    let _messages = [published(&owner, LARGE), published(&owner, SMALL)];
     let mut objects = shm::objects(names.prefix());
     objects.retain(|name| !others.contains(name));
     assert_eq!(objects.len(), 2);
-    let read = |name: String| (name.clone(), fs::read(shm::path(&name)).unwrap());
-    objects.into_iter().map(read).collect()
+    let mut remains = Vec::new();
+    for name in objects {
+        let bytes = fs::read(shm::path(&name)).unwrap();
+        remains.push((name, bytes));
+    }
+    remains
 }
 
 fn reports_dead_owner(error: &AttachError) -> bool {

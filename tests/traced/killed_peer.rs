@@ -56,7 +56,8 @@ fn role(link: &Link, arguments: &[&str]) {
         return;
     }
     link.send(&Message::Peer(client.connect(id).unwrap()));
-    let [viewed, granted] = [(); 2].map(|()| link.sent());
+    let viewed = link.sent();
+    let granted = link.sent();
     operate(link, arguments[0], client, &viewed, &granted);
 }
 
@@ -158,13 +159,12 @@ fn message(provider: &Provider, seed: u64) -> ShmBytes {
 
 /// Allocates and fills as many messages as possible, then compares them. Returns their number.
 fn use_all(provider: &Provider) -> usize {
-    let buffers = std::iter::from_fn(|| provider.alloc(LEN).ok()).zip(100..);
-    let all: Vec<_> = buffers
-        .map(|(mut buffer, seed)| {
-            shm::fill(&mut buffer, seed);
-            (buffer.freeze(), seed)
-        })
-        .collect();
+    let mut all = Vec::new();
+    while let Ok(mut buffer) = provider.alloc(LEN) {
+        let seed = 100 + all.len() as u64;
+        shm::fill(&mut buffer, seed);
+        all.push((buffer.freeze(), seed));
+    }
     for (message, seed) in &all {
         shm::check(message, *seed).unwrap();
     }
@@ -192,7 +192,11 @@ impl Scene for Stage {
         );
         let survivor = self.names.client();
         assert_eq!(survivor.connect(provider.id()).unwrap().slot(), 0);
-        let messages = [1, 2, 3].map(|seed| message(&provider, seed));
+        let messages = [
+            message(&provider, 1),
+            message(&provider, 2),
+            message(&provider, 3),
+        ];
         victim.child.send(&Message::Provider(provider.id()));
         if operation != "connect" {
             let Message::Peer(peer) = victim.child.receive() else {
@@ -217,25 +221,20 @@ impl Scene for Stage {
             "drop the client, waited for" => Some(2),
             _ => None,
         };
-        let view = |at: usize| {
-            (
-                survivor
-                    .attach(&messages[at].descriptor().unwrap())
-                    .unwrap(),
-                at as u64 + 1,
-            )
-        };
-        let views = (0..messages.len())
-            .filter(|&at| Some(at) != waited_for)
-            .map(view)
-            .collect();
-        let wait = waited_for.map(|_| {
+        let mut views = Vec::new();
+        for (at, message) in messages.iter().enumerate() {
+            if Some(at) != waited_for {
+                let view = survivor.attach(&message.descriptor().unwrap()).unwrap();
+                views.push((view, at as u64 + 1));
+            }
+        }
+        let mut wait = None;
+        if waited_for.is_some() {
             victim.child.expect_done();
             drop(messages);
-            let wait = Wait::begin(&provider, LEN);
+            wait = Some(Wait::begin(&provider, LEN));
             victim.child.send(&Message::Go);
-            wait
-        });
+        }
         self.round = Some(Round {
             provider,
             _survivor: survivor,

@@ -60,11 +60,12 @@ pub(crate) fn operate(link: &Link, operation: &str, prefix: &str) {
         _ => {}
     }
     let provider = builder(prefix).build().unwrap();
-    let kept = [LARGE, SMALL].map(|len| {
+    let publish = |len| {
         let (message, descriptor) = published(&provider, len);
         link.send(&Message::Sent(descriptor));
         message
-    });
+    };
+    let kept = [publish(LARGE), publish(SMALL)];
     let Some(Message::Peer(reader)) = link.receive().unwrap() else {
         panic!("the reader tells who it is")
     };
@@ -105,15 +106,19 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBytes; 2], reader: 
         }
         "alloc, carved" => drop(marked(|| provider.alloc(2 * SMALL)).unwrap()),
         "alloc, a trade" => {
-            let _full = [3 * LARGE, 3 * LARGE, LARGE].map(buffer);
+            let _full = [buffer(3 * LARGE), buffer(3 * LARGE), buffer(LARGE)];
             // Idle chunks, some of which obstruct the request.
-            drop([(); 14].map(|()| buffer(16 << 10)));
+            let mut idle = Vec::new();
+            for _ in 0..14 {
+                idle.push(buffer(16 << 10));
+            }
+            drop(idle);
             let made = provider.stats().segments_created;
             drop(marked(|| provider.alloc(LARGE)).unwrap());
             assert_eq!(provider.stats().segments_created, made);
         }
         "one-offs" => {
-            let mut full = Vec::from([3 * LARGE, 3 * LARGE, LARGE].map(buffer));
+            let mut full = vec![buffer(3 * LARGE), buffer(3 * LARGE), buffer(LARGE)];
             full.truncate(2);
             let made = provider.stats().segments_created;
             marked(|| {
@@ -128,7 +133,7 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBytes; 2], reader: 
             );
         }
         "alloc, arenas give way" => {
-            drop([(); 2].map(|()| published(&provider, ARENA)));
+            drop([published(&provider, ARENA), published(&provider, ARENA)]);
             let made = provider.stats().segments_created;
             drop(marked(|| provider.alloc(LONGEST)).unwrap());
             assert_eq!(provider.stats().segments_created, made + 1);
@@ -178,7 +183,10 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBytes; 2], reader: 
                 gate: Mutex::new(()),
             });
             let waker = Waker::from(halt.clone());
-            let mut futures = [(); 2].map(|()| Box::pin(provider.request(LARGE).wait_async()));
+            let mut futures = [
+                Box::pin(provider.request(LARGE).wait_async()),
+                Box::pin(provider.request(LARGE).wait_async()),
+            ];
             for future in &mut futures {
                 let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
                 assert!(polled.is_pending(), "all memory is taken");

@@ -134,7 +134,8 @@ fn leads(own: &[u64], steps: &[usize]) -> Vec<Lead> {
     let mut passed = HashMap::new();
     let mut lead = Lead { at: 0, passes: 0 };
     let mut cost = usize::MAX;
-    let lead_to = |at: usize| {
+    let mut leads = Vec::new();
+    for at in 0..own.len() {
         let passes = passed.entry(own[at]).or_insert(0);
         let stepped = cost.saturating_add(if at > 0 { steps[at] - steps[at - 1] } else { 0 });
         if *passes * PASS < stepped {
@@ -147,7 +148,7 @@ fn leads(own: &[u64], steps: &[usize]) -> Vec<Lead> {
             cost = stepped;
         }
         *passes += 1;
-        lead
-    };
-    (0..own.len()).map(lead_to).collect()
+        leads.push(lead);
+    }
+    leads
 }

@@ -47,9 +47,10 @@ fn role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     // Everything is lent.
     link.expect_go();
-    let mut views: Vec<_> = (0..MAX_BORROWED)
-        .map(|_| receiver.recv().unwrap())
-        .collect();
+    let mut views = Vec::new();
+    for _ in 0..MAX_BORROWED {
+        views.push(receiver.recv().unwrap());
+    }
     let at = if arguments[0].ends_with("the last one lent") {
         MAX_BORROWED - 1
     } else {

@@ -7,8 +7,9 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(headings: &[&str]) -> Self {
+        let headings = headings.iter().map(|&heading| heading.to_owned()).collect();
         Self {
-            rows: vec![headings.iter().map(|&heading| heading.to_owned()).collect()],
+            rows: vec![headings],
         }
     }
 
@@ -19,35 +20,36 @@ impl Table {
 
     /// Prints the whole table at once, because other tests print too.
     pub(crate) fn print(&self) {
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
-        let line = |row: &Vec<String>| {
-            let cells: Vec<_> = row
-                .iter()
-                .zip(&widths)
-                .map(|(cell, &width)| format!("{cell:width$}"))
-                .collect();
-            format!("| {} |\n", cells.join(" | "))
-        };
-        let rule = format!(
-            "|{}|\n",
-            widths
-                .iter()
-                .map(|width| "-".repeat(width + 2))
-                .collect::<Vec<_>>()
-                .join("|")
-        );
-        let (heading, rest) = self.rows.split_first().expect("headings");
-        print!(
-            "\n{}{rule}{}\n",
-            line(heading),
-            rest.iter().map(line).collect::<String>()
-        );
+        let mut widths = vec![0; self.rows[0].len()];
+        for row in &self.rows {
+            for (column, cell) in row.iter().enumerate() {
+                widths[column] = widths[column].max(cell.chars().count());
+            }
+        }
+
+        let mut text = String::new();
+        for (number, row) in self.rows.iter().enumerate() {
+            text.push('|');
+            for (column, cell) in row.iter().enumerate() {
+                let width = widths[column];
+                text.push_str(&format!(" {cell:width$} |"));
+            }
+            text.push('\n');
+            if number == 0 {
+                text.push_str(&rule(&widths));
+            }
+        }
+        print!("\n{text}\n");
     }
+}
+
+/// The line under the headings.
+fn rule(widths: &[usize]) -> String {
+    let mut rule = String::from("|");
+    for width in widths {
+        rule.push_str(&"-".repeat(width + 2));
+        rule.push('|');
+    }
+    rule.push('\n');
+    rule
 }

@@ -218,12 +218,15 @@ impl Tracee {
 
     /// Reads a NUL-terminated string from the child's memory.
     pub(crate) fn text(&self, address: u64) -> String {
-        let bytes = (address..).map_while(|at| {
-            let mut byte = [0];
-            self.memory.read_exact_at(&mut byte, at).ok()?;
-            Some(byte[0]).filter(|&byte| byte != 0)
-        });
-        String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+        let mut text = Vec::new();
+        let mut byte = [0];
+        for at in address.. {
+            if self.memory.read_exact_at(&mut byte, at).is_err() || byte[0] == 0 {
+                break;
+            }
+            text.push(byte[0]);
+        }
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// Returns the value that a variable of this program has in the child, which runs the same
@@ -261,14 +264,16 @@ impl Program {
 
     fn parse(maps: &str, exe: &Path) -> Self {
         let exe = exe.to_str().expect("a path in UTF-8");
-        let lines = maps.lines().filter(|line| line.ends_with(exe));
-        let ranges = lines.map(|line| {
+        let mut ranges = Vec::new();
+        for line in maps.lines() {
+            if !line.ends_with(exe) {
+                continue;
+            }
             let (range, rest) = line.split_once(' ').expect("a range and what it is");
             let (start, end) = range.split_once('-').expect("two addresses");
             let number = |text| u64::from_str_radix(text, 16).expect("an address");
-            (number(start)..number(end), rest.as_bytes()[2] == b'x')
-        });
-        let ranges: Vec<_> = ranges.collect();
+            ranges.push((number(start)..number(end), rest.as_bytes()[2] == b'x'));
+        }
         let base = ranges.first().expect("a mapped program").0.start;
         let code = ranges
             .into_iter()

@@ -116,7 +116,9 @@ impl Giver {
 impl Drop for Giver {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        self.thread.take().map(JoinHandle::join);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -132,8 +134,9 @@ fn is_asleep(thread: u64) -> bool {
     if !state.contains(") S ") {
         return false;
     }
-    let [number, _word, operation] =
-        [0, 1, 2].map(|at| call.split(' ').nth(at).unwrap_or_default());
+    let mut words = call.split(' ');
+    let number = words.next().unwrap_or_default();
+    let operation = words.nth(1).unwrap_or_default();
     let waits = number == libc::SYS_futex.to_string()
         && operation == format!("{:#x}", libc::FUTEX_WAIT_BITSET);
     waits || number == FUTEX_WAITV.to_string()

@@ -5,6 +5,7 @@
 
 use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
+use crate::shm::read_all;
 use arbitrary::Arbitrary;
 use shm_pool::channel::{
     ChannelError, Message, MessageType, Receiver, RecvError, SendErrorKind, SendOptions, Sender,
@@ -351,7 +352,7 @@ impl<'a> Ends<'a> {
     /// check and a tag.
     fn forge(&mut self, slot: usize, word: u8, step: i16) {
         let word_of = |at: usize| Place::Slot((slot * 8 + at) as u8).word();
-        let mut words = [0, 1, 2, 3, 4, 5, 6, 7].map(|at| self.object.get(word_of(at)));
+        let mut words: [_; 8] = std::array::from_fn(|at| self.object.get(word_of(at)));
         let head = words[1];
         if head & 0x7f != 2 {
             return;
@@ -490,7 +491,7 @@ impl<'a> Ends<'a> {
                         "a view of what is not mapped"
                     );
                 }
-                black_box(message.iter().fold(0u8, |sum, byte| sum ^ byte));
+                read_all(&message);
                 let tag = message.tag();
                 self.keep(message, (Vec::new(), tag), keep);
             }

@@ -524,7 +524,10 @@ impl Owner {
         let mut chunks: Vec<(usize, usize)> = self.held.iter().map(Held::range).collect();
         chunks.sort_unstable();
         chunks.dedup();
-        let in_use: usize = chunks.iter().map(|(start, end)| end - start).sum();
+        let mut in_use = 0;
+        for (start, end) in chunks {
+            in_use += end - start;
+        }
         assert_eq!(
             stats.bytes_in_use, in_use,
             "bytes that the owner has handles of: {stats:?}"

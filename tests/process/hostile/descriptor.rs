@@ -60,16 +60,15 @@ impl Scene {
             .max_shared(RECORDS as usize)
             .build()
             .expect("a provider");
-        let publish = |(nth, &len): (usize, &usize)| {
+        let mut messages = Vec::new();
+        let mut sent = Vec::new();
+        for (nth, len) in LENGTHS.into_iter().enumerate() {
             let mut buffer = provider.alloc(len).expect("room");
             buffer.fill(nth as u8);
-            buffer.freeze()
-        };
-        let messages: Vec<ShmBytes> = LENGTHS.iter().enumerate().map(publish).collect();
-        let sent = messages
-            .iter()
-            .map(|message| message.descriptor().expect("a record"))
-            .collect();
+            let message = buffer.freeze();
+            sent.push(message.descriptor().expect("a record"));
+            messages.push(message);
+        }
         let client = Client::in_namespace(&Namespace::new(prefix).unwrap());
         let peer = client.connect(provider.id()).expect("a slot");
         Self {

@@ -41,15 +41,16 @@ pub(crate) fn is_mapped(bytes: &[u8], prefix: &str, writable: bool) -> bool {
 /// objects to a sweep, which leaves those whose header was overwritten.
 pub(crate) fn assert_swept(prefix: &str) {
     for path in files(prefix) {
-        let magic = if path.extension().is_some_and(|found| found == "ctl") {
+        let extension = match path.extension() {
+            Some(extension) => extension.to_string_lossy(),
+            None => "".into(),
+        };
+        let magic = if extension == "ctl" {
             b"SHMPOOL\0"
         } else {
             b"SHMCHAN\0"
         };
-        let is_segment = path.extension().is_some_and(|found| {
-            let found = found.to_string_lossy();
-            u64::from_str_radix(&found, 16).is_ok()
-        });
+        let is_segment = u64::from_str_radix(&extension, 16).is_ok();
         if !is_segment {
             let file = fs::OpenOptions::new().write(true).open(&path);
             let file = file.expect("an object");
@@ -91,10 +92,13 @@ struct Mapping {
 fn mappings(prefix: &str) -> Vec<Mapping> {
     let maps = fs::read_to_string("/proc/self/maps").expect("/proc");
     let name = format!("/dev/shm/{prefix}.");
-    maps.lines()
-        .filter(|line| line.contains(&name))
-        .map(|line| Mapping::parse(line).expect("a line of maps"))
-        .collect()
+    let mut mappings = Vec::new();
+    for line in maps.lines() {
+        if line.contains(&name) {
+            mappings.push(Mapping::parse(line).expect("a line of maps"));
+        }
+    }
+    mappings
 }
 
 impl Mapping {

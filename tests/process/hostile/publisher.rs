@@ -6,6 +6,7 @@
 use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
 use crate::served::Served;
+use crate::shm::read_all;
 use arbitrary::Arbitrary;
 use shm_pool::channel::{
     Message, OnEnd, OnFull, Publisher, RecvError, SendErrorKind, SendOptions, Sent, Subscriber,
@@ -169,14 +170,19 @@ impl Good {
     }
 }
 
+/// Returns the paths of the connections that exist.
+fn connections(prefix: &str) -> Vec<PathBuf> {
+    let mut files = outside::files(prefix);
+    files.retain(|path| path.to_string_lossy().ends_with(".connection"));
+    files
+}
+
 /// Returns the number of a message, which each of its words contains.
 fn number_of(message: &Message) -> u64 {
-    let mut words = message
-        .chunks_exact(8)
-        .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
-    let number = words.next().expect("a number");
+    let number = message[..8].try_into().expect("8 bytes");
+    let mut words = message.chunks_exact(8);
     assert!(words.all(|word| word == number), "it is torn");
-    number
+    u64::from_le_bytes(number)
 }
 
 /// Every other message has a tag.
@@ -238,42 +244,39 @@ impl World {
                 .open(CHANNEL)
                 .expect("a registration")
         };
-        let connections = || {
-            outside::files(prefix)
-                .into_iter()
-                .filter(|path| path.to_string_lossy().ends_with(".connection"))
+        // Opens a receiver, and returns it with the path of its connection.
+        let open_hostile = || {
+            let before = connections(prefix);
+            let receiver = open(rule(program.rule));
+            let mut after = connections(prefix);
+            after.retain(|path| !before.contains(path));
+            (receiver, after.pop().expect("a connection"))
         };
+        let mut hostile = None;
+        if program.hostile_comes_first {
+            hostile = Some(open_hostile());
+        }
         let mut goods = Vec::new();
-        let mut hostile = program
-            .hostile_comes_first
-            .then(|| (open(rule(program.rule)), connections().next()));
-        goods.extend(
-            [OnFull::DropNewest, OnFull::DropOldest].map(|on_full| Good {
+        for on_full in [OnFull::DropNewest, OnFull::DropOldest] {
+            goods.push(Good {
                 receiver: open(on_full),
                 is_met: true,
                 last: None,
                 kept: Vec::new(),
-            }),
-        );
-        let before: Vec<_> = connections().collect();
-        let (hostile, connection) = hostile.take().unwrap_or_else(|| {
-            (
-                open(rule(program.rule)),
-                connections().find(|path| !before.contains(path)),
-            )
-        });
-        let connection_path = connection.expect("a connection");
+            });
+        }
+        let (hostile, connection_path) = match hostile {
+            Some(hostile) => hostile,
+            None => open_hostile(),
+        };
         assert_eq!(publisher.served().receivers().count(), 3);
         let rendezvous_path = PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel"));
         let object = |path: &Path| OpenObject::open(path, 1);
         let rendezvous = object(&rendezvous_path);
         let connection = object(&connection_path);
-        let id = connection_path
-            .to_string_lossy()
-            .rsplit('.')
-            .nth(1)
-            .and_then(|id| u64::from_str_radix(id, 16).ok());
-        let hostile_id = id.expect("the id in its name");
+        let path = connection_path.to_string_lossy();
+        let id = path.rsplit('.').nth(1).expect("the id in its name");
+        let hostile_id = u64::from_str_radix(id, 16).expect("a number");
         let guests = Vec::new();
         let held = Vec::new();
         let sent = 0;
@@ -324,7 +327,7 @@ impl World {
             }
             Step::Misread { keep } => match self.hostile.try_recv() {
                 Ok(message) => {
-                    black_box(message.iter().fold(0u8, |sum, byte| sum ^ byte));
+                    read_all(&message);
                     if keep {
                         self.held.push(message);
                     }
