@@ -94,12 +94,11 @@ impl Spread {
     pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let [least, .., most] = sorted[..] else {
-            let only = sorted.first().copied().unwrap_or(f64::NAN);
+        let Some(least) = sorted.first() else {
             return Self {
-                median: only,
-                least: only,
-                most: only,
+                median: f64::NAN,
+                least: f64::NAN,
+                most: f64::NAN,
             };
         };
         let middle = sorted.len() / 2;
@@ -110,8 +109,8 @@ impl Spread {
         };
         Self {
             median,
-            least,
-            most,
+            least: *least,
+            most: sorted[sorted.len() - 1],
         }
     }
 }

@@ -29,9 +29,13 @@ impl Machine {
         if let Some(end) = kernel.find('-') {
             kernel.truncate(end);
         }
+        let cores = match thread::available_parallelism() {
+            Ok(cores) => cores.get(),
+            Err(_) => 0,
+        };
         Self {
             cpu: cpu_model(),
-            cores: thread::available_parallelism().map_or(0, usize::from),
+            cores,
             kernel,
             load: first_line("/proc/loadavg"),
         }
@@ -47,7 +51,10 @@ impl Machine {
     pub fn print(&self, clock: &str, pinning: &str) {
         let source = first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let assertions = if cfg!(debug_assertions) { "on" } else { "off" };
-        let flags = env::var("RUSTFLAGS").unwrap_or("none".to_owned());
+        let flags = match env::var("RUSTFLAGS") {
+            Ok(flags) => flags,
+            Err(_) => "none".to_owned(),
+        };
         println!(
             "CPU      {}, {} cores available, {pinning}",
             self.cpu, self.cores
@@ -75,7 +82,10 @@ fn cpu_model() -> String {
 
 fn first_line(file: &str) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
-    text.lines().next().unwrap_or("unknown").to_owned()
+    match text.lines().next() {
+        Some(line) => line.to_owned(),
+        None => "unknown".to_owned(),
+    }
 }
 
 const THIS_THREAD: Pid = Pid::from_raw(0);

@@ -55,6 +55,8 @@ fn pattern(at: usize, seed: u64) -> [u8; 8] {
 
 /// Returns `true` if both ends are this byte: a free check where every byte was filled with it.
 pub fn has_ends(bytes: &[u8], byte: u8) -> bool {
-    bytes.first().is_none_or(|&first| first == byte)
-        && bytes.last().is_none_or(|&last| last == byte)
+    match (bytes.first(), bytes.last()) {
+        (Some(first), Some(last)) => *first == byte && *last == byte,
+        _ => true,
+    }
 }

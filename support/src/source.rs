@@ -61,5 +61,5 @@ fn read_regular(path: &Path) -> io::Result<Option<Vec<u8>>> {
     if !fs::metadata(path)?.is_file() {
         return Ok(None);
     }
-    fs::read(path).map(Some)
+    Ok(Some(fs::read(path)?))
 }

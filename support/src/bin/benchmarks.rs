@@ -180,7 +180,10 @@ fn run(options: &Options) -> Fallible {
 /// Adds the figures of all benches. A table replaces the one of the same name.
 fn measure(options: &Options, all: &mut Run) -> Fallible {
     let lines = env::temp_dir().join(format!("shm-pool-figures-{}", std::process::id()));
-    let target = env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
+    let target = match env::var_os("CARGO_TARGET_DIR") {
+        Some(target) => target,
+        None => "target".into(),
+    };
     let target = fs::canonicalize(".")?.join(target);
     all.machine = Machine::now().caption();
     let head = head()?;
@@ -313,9 +316,12 @@ fn markdown(table: &Figures, shown: &[usize]) -> String {
 fn markdown_row(cells: &[String], columns: &[usize]) -> String {
     let mut shown = Vec::new();
     for column in columns {
-        // A row may be shorter than the head.
-        let cell = cells.get(*column).map_or("", String::as_str);
-        shown.push(cell.replace("MISSED", "**missed**"));
+        let cell = match cells.get(*column) {
+            Some(cell) => cell.replace("MISSED", "**missed**"),
+            // A row may be shorter than the head.
+            None => String::new(),
+        };
+        shown.push(cell);
     }
     format!("| {} |", shown.join(" | "))
 }
