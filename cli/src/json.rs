@@ -5,6 +5,7 @@ use crate::unseen::Unseen;
 use serde::Serialize;
 use shm_pool::inspect::{self, ObjectState, Report};
 use shm_pool::{PeerId, ProviderId, Swept};
+use std::time::Duration;
 
 /// The version of every document.
 pub(crate) const VERSION: u32 = 1;
@@ -203,6 +204,10 @@ pub(crate) fn id(id: ProviderId) -> String {
     id.to_string()
 }
 
+pub(crate) fn seconds(time: Option<Duration>) -> Option<f64> {
+    Some(time?.as_secs_f64())
+}
+
 fn state(state: &ObjectState) -> (&'static str, Option<String>) {
     match state {
         ObjectState::Alive => ("alive", None),
@@ -270,7 +275,7 @@ impl Peer {
             bytes: peer.bytes,
             views: peer.views,
             grants: peer.grants,
-            oldest_lease_seconds: peer.oldest_lease.map(|time| time.as_secs_f64()),
+            oldest_lease_seconds: seconds(peer.oldest_lease),
         }
     }
 }
@@ -325,7 +330,7 @@ impl Receiver {
             max_borrowed: receiver.max_borrowed,
             borrowed: receiver.borrowed,
             bytes_borrowed: receiver.bytes_borrowed,
-            oldest_borrowed_seconds: receiver.oldest_borrowed.map(|time| time.as_secs_f64()),
+            oldest_borrowed_seconds: seconds(receiver.oldest_borrowed),
             sent: receiver.sent,
             waiting: receiver.waiting,
             missed: Missed::of(&receiver.missed),

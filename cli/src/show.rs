@@ -33,7 +33,10 @@ pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
 fn keep_only(report: &mut Report, what: &str) {
     report.providers.retain(|provider| {
         let is_id = |text: &str| text.parse() == Ok(provider.id);
-        is_id(what) || without_prefix(what, &provider.prefix).is_some_and(is_id)
+        match without_prefix(what, &provider.prefix) {
+            Some(rest) => is_id(what) || is_id(rest),
+            None => is_id(what),
+        }
     });
     report.channels.retain(|channel| {
         what == channel.name || without_prefix(what, &channel.prefix) == Some(&channel.name)

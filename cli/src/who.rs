@@ -293,7 +293,7 @@ impl Entry {
             messages_leased: holding.leases.count,
             bytes_borrowed: holding.borrows.bytes,
             messages_borrowed: holding.borrows.count,
-            oldest_seconds: holding.oldest.map(|age| age.as_secs_f64()),
+            oldest_seconds: json::seconds(holding.oldest),
             bytes_mapped: holding.maps,
             sends: holding.sends.clone(),
             receives: holding.receives.clone(),

@@ -55,8 +55,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, sampler: &Sampler) {
     let wanted = parts.each_ref().map(|part| part.rows.len() as u16 + 2);
     let heights = share(wanted, body.height);
     let areas = Layout::vertical(heights.map(Constraint::Length)).split(body);
-    for (part, area) in parts.iter().zip(areas.iter()) {
-        part.draw(frame, *area);
+    for (at, part) in parts.iter().enumerate() {
+        part.draw(frame, areas[at]);
     }
 
     frame.render_widget(Text::raw(notes).fg(Color::Yellow), foot);
@@ -86,8 +86,8 @@ fn lines(buffer: &Buffer) -> String {
 fn share<const N: usize>(wanted: [u16; N], mut available: u16) -> [u16; N] {
     let mut heights = [0; N];
     while available > 0 && heights != wanted {
-        for (height, wanted) in heights.iter_mut().zip(wanted) {
-            if *height < wanted && available > 0 {
+        for (section, height) in heights.iter_mut().enumerate() {
+            if *height < wanted[section] && available > 0 {
                 *height += 1;
                 available -= 1;
             }
