@@ -496,20 +496,29 @@ pub extern "C" fn shm_pool_sender_buffers(
 /// Owner: the sender. Valid until it is destroyed.
 #[no_mangle]
 pub extern "C" fn shm_pool_sender_name(sender: Option<&Sender>) -> *const c_char {
-    sender.map_or(ptr::null(), |sender| sender.name.as_ptr())
+    match sender {
+        Some(sender) => sender.name.as_ptr(),
+        None => ptr::null(),
+    }
 }
 
 /// Returns how many messages a sender's channel holds, or a receiver may be behind; 0 if `sender`
 /// is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_sender_capacity(sender: Option<&Sender>) -> usize {
-    sender.map_or(0, |sender| sender.end.capacity())
+    match sender {
+        Some(sender) => sender.end.capacity(),
+        None => 0,
+    }
 }
 
 /// Returns how many buffers a receiver of a sender may hold at a time; 0 if `sender` is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_sender_max_borrowed(sender: Option<&Sender>) -> usize {
-    sender.map_or(0, |sender| sender.end.max_borrowed())
+    match sender {
+        Some(sender) => sender.end.max_borrowed(),
+        None => 0,
+    }
 }
 
 /// Allocates a buffer of a sender's provider, which may have been destroyed: `shm_pool_provider_alloc`.
@@ -847,20 +856,29 @@ pub unsafe extern "C" fn shm_pool_publisher_buffers(
 /// Owner: the publisher. Valid until it is destroyed.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_name(publisher: Option<&Publisher>) -> *const c_char {
-    publisher.map_or(ptr::null(), |publisher| publisher.name.as_ptr())
+    match publisher {
+        Some(publisher) => publisher.name.as_ptr(),
+        None => ptr::null(),
+    }
 }
 
 /// Returns how many messages a publisher's channel holds, or a receiver may be behind; 0 if `publisher`
 /// is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_capacity(publisher: Option<&Publisher>) -> usize {
-    publisher.map_or(0, |publisher| publisher.end.capacity())
+    match publisher {
+        Some(publisher) => publisher.end.capacity(),
+        None => 0,
+    }
 }
 
 /// Returns how many buffers a receiver of a publisher may hold at a time; 0 if `publisher` is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_max_borrowed(publisher: Option<&Publisher>) -> usize {
-    publisher.map_or(0, |publisher| publisher.end.max_borrowed())
+    match publisher {
+        Some(publisher) => publisher.end.max_borrowed(),
+        None => 0,
+    }
 }
 
 /// Allocates a buffer of a publisher's provider, which may have been destroyed: `shm_pool_provider_alloc`.
@@ -885,8 +903,9 @@ pub extern "C" fn shm_pool_publisher_alloc(
 /// `publisher` is NULL, and in a forked child.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_has_receivers(publisher: Option<&mut Publisher>) -> bool {
-    guard_value(false, || {
-        publisher.is_some_and(|publisher| publisher.end.receivers().next().is_some())
+    guard_value(false, || match publisher {
+        Some(publisher) => publisher.end.receivers().next().is_some(),
+        None => false,
     })
 }
 
@@ -1074,8 +1093,9 @@ pub extern "C" fn shm_pool_publisher_wait_until_received(
 /// Returns `false` if `publisher` is NULL, and in a forked child.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_serve_joins(publisher: Option<&mut Publisher>) -> bool {
-    guard_value(false, || {
-        publisher.is_some_and(|publisher| publisher.end.serve_joins())
+    guard_value(false, || match publisher {
+        Some(publisher) => publisher.end.serve_joins(),
+        None => false,
     })
 }
 
@@ -1092,8 +1112,9 @@ pub extern "C" fn shm_pool_publisher_disconnect(
     publisher: Option<&mut Publisher>,
     id: u64,
 ) -> bool {
-    guard_value(false, || {
-        publisher.is_some_and(|publisher| publisher.end.disconnect(ReceiverId::from(id)))
+    guard_value(false, || match publisher {
+        Some(publisher) => publisher.end.disconnect(ReceiverId::from(id)),
+        None => false,
     })
 }
 

@@ -21,7 +21,10 @@ pub struct Client(pub(crate) Peer);
 impl Client {
     /// Returns where a client looks; without one, the default.
     pub(crate) fn namespace(client: Option<&Self>) -> Namespace {
-        client.map_or_else(Namespace::default, |client| client.0.namespace().clone())
+        match client {
+            Some(client) => client.0.namespace().clone(),
+            None => Namespace::default(),
+        }
     }
 }
 

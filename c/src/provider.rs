@@ -247,8 +247,9 @@ pub extern "C" fn shm_pool_provider_destroy(provider: Option<Box<Provider>>) {
 /// Returns the provider's id, for `shm_pool_client_connect`; 0 if `provider` is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_provider_id(provider: Option<&Provider>) -> u64 {
-    guard_value(0, || {
-        provider.map_or(0, |provider| u64::from(provider.0.id()))
+    guard_value(0, || match provider {
+        Some(provider) => u64::from(provider.0.id()),
+        None => 0,
     })
 }
 
@@ -475,8 +476,9 @@ pub unsafe extern "C" fn shm_pool_provider_class_stats(
 /// Returns the number of bytes returned; 0 if `provider` is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_provider_trim_to(provider: Option<&Provider>, bytes: usize) -> usize {
-    guard_value(0, || {
-        provider.map_or(0, |provider| provider.0.trim_to(bytes))
+    guard_value(0, || match provider {
+        Some(provider) => provider.0.trim_to(bytes),
+        None => 0,
     })
 }
 
@@ -484,7 +486,10 @@ pub extern "C" fn shm_pool_provider_trim_to(provider: Option<&Provider>, bytes: 
 /// messages they still held; 0 if `provider` is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_provider_reclaim(provider: Option<&Provider>) -> usize {
-    guard_value(0, || provider.map_or(0, |provider| provider.0.reclaim()))
+    guard_value(0, || match provider {
+        Some(provider) => provider.0.reclaim(),
+        None => 0,
+    })
 }
 
 /// Disconnects a peer that keeps too much: it attaches to no further messages, and its grants are

@@ -364,7 +364,10 @@ pub extern "C" fn shm_pool_receiver_recv_event(
 /// Owner: the receiver. Valid until it is destroyed.
 #[no_mangle]
 pub extern "C" fn shm_pool_receiver_name(receiver: Option<&Receiver>) -> *const c_char {
-    receiver.map_or(ptr::null(), |receiver| receiver.name.as_ptr())
+    match receiver {
+        Some(receiver) => receiver.name.as_ptr(),
+        None => ptr::null(),
+    }
 }
 
 /// Returns `true` if the sender or publisher is there and knows this receiver. A publisher does when it

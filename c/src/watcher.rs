@@ -106,7 +106,10 @@ pub unsafe extern "C" fn shm_pool_client_channel_process(
             let text = format!("no live sender or publisher has a channel {name:?}");
             return Err(Failure::new(Status::NotFound, text));
         };
-        process.write(channel.process().map_or(0, |process| u64::from(process.id)));
+        process.write(match channel.process() {
+            Some(process) => u64::from(process.id),
+            None => 0,
+        });
         Ok(())
     })
 }
