@@ -11,16 +11,17 @@ use std::time::{Duration, Instant};
 
 /// Waits until a thread of this process sleeps on a futex.
 pub(crate) fn wait_until_asleep(thread: i32) {
-    let futexes = [libc::SYS_futex, libc::SYS_futex_waitv].map(|call| call.to_string());
-    let call = || {
-        fs::read_to_string(format!("/proc/self/task/{thread}/syscall"))
-            .expect("a thread that lives")
-    };
-    while !call()
-        .split(' ')
-        .next()
-        .is_some_and(|call| futexes.iter().any(|futex| futex == call))
-    {
+    let path = format!("/proc/self/task/{thread}/syscall");
+    let futexes = [
+        libc::SYS_futex.to_string(),
+        libc::SYS_futex_waitv.to_string(),
+    ];
+    loop {
+        let call = fs::read_to_string(&path).expect("a thread that lives");
+        let number = call.split(' ').next().unwrap_or_default();
+        if futexes.iter().any(|futex| futex == number) {
+            return;
+        }
         thread::yield_now();
     }
 }

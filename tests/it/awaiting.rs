@@ -817,10 +817,13 @@ fn first_message_wakes_unconnected() {
     let scene = Scene::new("await-rendezvous");
     // More words than one system call waits for.
     let (_senders, mut others) = scene.channels(128);
-    for (way, rendezvous) in ways
-        .into_iter()
-        .flat_map(|way| RENDEZVOUS.map(|rendezvous| (way, rendezvous)))
-    {
+    let mut cases = Vec::new();
+    for way in ways {
+        for rendezvous in RENDEZVOUS {
+            cases.push((way, rendezvous));
+        }
+    }
+    for (way, rendezvous) in cases {
         assert_prompt(|| {
             let publisher = Publisher::builder()
                 .max_subscribers(1)

@@ -214,15 +214,8 @@ fn keep_latest() {
             let mut wanted = Vec::new();
             for stamp in first..next {
                 // Only the first says how many were missed before it.
-                let is_first = stamp == first;
-                wanted.push((
-                    stamp,
-                    if is_first {
-                        (first - expected) as u32
-                    } else {
-                        0
-                    },
-                ));
+                let missed = if stamp == first { first - expected } else { 0 };
+                wanted.push((stamp, missed as u32));
             }
             assert_eq!(all(&mut receiver), wanted);
             expected = next;

@@ -315,7 +315,9 @@ fn every_difference_is_refused() {
         sample().with_elements(1),
     ];
     let open = || Receiver::builder().typed::<Sample>().open(&name);
-    for other in others.map(Some).into_iter().chain([None]) {
+    let mut declared = Vec::from(others.map(Some));
+    declared.push(None);
+    for other in declared {
         let sender = Sender::builder();
         let publisher = Publisher::builder();
         let sender = match &other {
@@ -355,7 +357,8 @@ fn every_difference_is_refused() {
 #[test]
 fn bytes_after_a_header() {
     type Image = WithHeader<[u32; 2], [u8]>;
-    let (provider, name) = (pair().0, unique_prefix("type-image"));
+    let provider = pair().0;
+    let name = unique_prefix("type-image");
     let mut publisher = Publisher::<Image>::create_typed(&provider, &name).unwrap();
     let mut subscriber = Subscriber::<Image>::open_typed(&name).unwrap();
     let mut image = publisher.alloc_slice_zeroed(5).unwrap();

@@ -348,7 +348,7 @@ fn thousands_end_with_provider() {
 fn last_waker() {
     let (provider, held) = at_the_cap();
     let mut future = pin!(provider.request(100).wait_async());
-    let wakers = [(); 3].map(|()| Arc::new(Woken::default()));
+    let wakers: [Arc<Woken>; 3] = Default::default();
     for waker in &wakers {
         assert!(future
             .as_mut()

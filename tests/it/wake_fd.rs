@@ -137,7 +137,9 @@ fn event_loop() {
         while sums != [MESSAGES * (MESSAGES - 1) / 2; 2] || buffer.is_none() {
             wait_for_any(&ready);
             let [channels @ .., memory] = &mut ready;
-            for ((receiver, sum), ready) in receivers.iter_mut().zip(&mut sums).zip(channels) {
+            for (at, ready) in channels.iter_mut().enumerate() {
+                let receiver = &mut receivers[at];
+                let sum = &mut sums[at];
                 while let Poll::Ready(message) = ready.poll(|context| receiver.poll_recv(context)) {
                     match message {
                         Ok(message) => *sum += u64::from_ne_bytes(message[..].try_into().unwrap()),

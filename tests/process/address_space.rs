@@ -177,7 +177,9 @@ fn drops_need_no_heap() {
             let reservation = provider.reserve(5000, 8).unwrap();
             let mut held = Vec::new();
             for len in [64, 1000, 5000, 100_000, 1 << 20] {
-                held.extend([0, 1, 2, 3].map(|_| provider.alloc(len).unwrap().freeze()));
+                for _ in 0..4 {
+                    held.push(provider.alloc(len).unwrap().freeze());
+                }
             }
             let views: Vec<_> = held
                 .iter()

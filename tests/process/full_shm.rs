@@ -234,7 +234,8 @@ fn readers_in_full_shm() {
         let provider = builder(prefix).build().unwrap();
         let built = sys::free_shm();
         for round in 0..5 {
-            let [goes, dies] = [(); 2].map(|()| Peer::start(prefix));
+            let goes = Peer::start(prefix);
+            let dies = Peer::start(prefix);
             // Each peer reads a large message and a small one.
             let views = [LARGE, 4 << 10].map(|len| read(&goes, &provider, len, round));
             let lost = [LARGE, 4 << 10].map(|len| read(&dies, &provider, len, round + 100));

@@ -181,13 +181,8 @@ fn forged_records() {
             .position(|word| word == generation)
             .expect("the message's record")
             * 8;
-        let values = (0..64).map(|bit| 1 << bit).chain([
-            0,
-            LEN as u64,
-            LEN as u64 + 1,
-            i64::MAX as u64,
-            u64::MAX,
-        ]);
+        let mut values: Vec<u64> = (0..64).map(|bit| 1 << bit).collect();
+        values.extend([0, LEN as u64, LEN as u64 + 1, i64::MAX as u64, u64::MAX]);
         let mut refused = 0;
         for value in values {
             for word in [0, 9, 10, 11, 12] {

@@ -346,8 +346,8 @@ fn no_grant_to_empty_slot() {
     let mut never_taken = id.to_bytes();
     never_taken[16] = 63;
     let never_taken = PeerId::from_bytes(never_taken);
-    let mut epochs = vec![u64::MAX, u64::MAX - 3, 1 << 48, 3 << 48];
-    epochs.extend(0..=epoch(id) + 8);
+    let mut epochs: Vec<u64> = (0..=epoch(id) + 8).collect();
+    epochs.extend([u64::MAX, u64::MAX - 3, 1 << 48, 3 << 48]);
     for epoch in epochs {
         for id in [with_epoch(id, epoch), with_epoch(never_taken, epoch)] {
             assert_eq!(message.grant(id), Err(ShareError::PeerDisconnected(id)));

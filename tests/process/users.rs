@@ -445,6 +445,7 @@ fn try_unmapped(link: &Link, strangers: &str, own: &str) {
         .namespace(&namespace)
         .on_end(OnEnd::Return)
         .open(CHANNEL);
+    // `Ok(Err(error))` if it was opened.
     let refused = opened.map(|mut subscriber| subscriber.recv().map(drop));
     link.send(&Message::Refused(format!("{refused:?}")));
     assert_eq!(namespace.channels().unwrap(), [], "nor is it listed");

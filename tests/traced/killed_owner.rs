@@ -77,12 +77,16 @@ struct Round {
 }
 
 impl Round {
-    fn read_again(&self) -> Vec<ShmView> {
+    /// Attaches to all messages once more, and compares them while all these views exist.
+    fn check_again(&self) {
         let mut views = Vec::new();
         for (descriptor, _) in &self.kept {
             views.push(self.reader.attach(descriptor).unwrap());
         }
-        views
+        for (at, view) in views.iter().enumerate() {
+            let (descriptor, _) = self.kept[at];
+            shm::check(view, descriptor.payload_len()).unwrap();
+        }
     }
 }
 
@@ -242,25 +246,28 @@ impl Scene for Stage {
         if let Some(round) = &mut round {
             drop(round.giver.take());
         }
-        let kept = || round.iter().flat_map(|round| &round.kept);
+        let kept = match &round {
+            Some(round) => &round.kept[..],
+            None => &[],
+        };
         let newcomer = self.names.client();
         let mut dead = self.dead_owners();
-        dead.extend(kept().map(|(descriptor, _)| descriptor.provider()));
+        for (descriptor, _) in kept {
+            dead.push(descriptor.provider());
+        }
         for &owner in &dead {
             let error = newcomer.connect(owner).unwrap_err();
             assert!(reports_dead_owner(&error), "{error}");
         }
-        for (descriptor, view) in kept() {
+        for (descriptor, view) in kept {
             shm::check(view, descriptor.payload_len()).unwrap();
             let error = newcomer.attach(descriptor).unwrap_err();
             assert!(reports_dead_owner(&error), "{error}");
         }
         // A client that has the segment mapped can still create another view.
-        let again: Vec<_> = round.iter().flat_map(Round::read_again).collect();
-        for (view, (descriptor, _)) in again.iter().zip(kept()) {
-            shm::check(view, descriptor.payload_len()).unwrap();
+        if let Some(round) = &round {
+            round.check_again();
         }
-        drop(again);
         // It spares an owner that was killed before it reported a grant: this process has not taken
         // it up.
         self.names.sweep();
@@ -268,7 +275,7 @@ impl Scene for Stage {
             let error = newcomer.connect(owner).unwrap_err();
             assert!(reports_dead_owner(&error), "{error}");
         }
-        for (descriptor, view) in kept() {
+        for (descriptor, view) in kept {
             shm::check(view, descriptor.payload_len()).unwrap();
         }
         drop((round, newcomer));

@@ -141,11 +141,10 @@ struct World {
 
 impl World {
     fn new(prefix: &str, owner: Owner, control: OpenObject) -> Self {
-        let (prefix, peers) = (prefix.to_owned(), Peers::new(prefix));
         Self {
-            prefix,
+            prefix: prefix.to_owned(),
             owner,
-            peers,
+            peers: Peers::new(prefix),
             control,
             descriptors: Vec::new(),
             ids: Vec::new(),
