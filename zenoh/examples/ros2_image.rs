@@ -11,26 +11,36 @@ use std::time::{Duration, SystemTime};
 use zenoh::qos::CongestionControl;
 use zenoh::{Config, Result, Wait};
 
-/// The domain, the topic, the type, and the hash of the type's definition.
-const KEY: &str = "0/camera/image_raw/sensor_msgs::msg::dds_::Image_/\
-    RIHS01_d31d41a9a4c4bc8eae9be757b0beed306564f7526c88ea6a4588fb9582527d47";
+const TYPE: &str = "sensor_msgs::msg::dds_::Image_";
+/// The hash of the type's definition. In Humble, which has none: `TypeHashNotSupported`.
+const HASH: &str = "RIHS01_d31d41a9a4c4bc8eae9be757b0beed306564f7526c88ea6a4588fb9582527d47";
 const WIDTH: u32 = 640;
 const HEIGHT: u32 = 480;
 const STEP: u32 = 3 * WIDTH;
 const PERIOD: Duration = Duration::from_millis(33);
 
 fn main() -> Result<()> {
+    zenoh::init_log_from_env_or("error");
     let router = std::env::args().nth(1);
     let router = router.as_deref().unwrap_or("tcp/localhost:7447");
     let mut config = Config::default();
     config.insert_json5("connect/endpoints", &format!("[{router:?}]"))?;
+    config.insert_json5("listen/endpoints", r#"["tcp/localhost:0"]"#)?;
     config.insert_json5("scouting/multicast/enabled", "false")?;
     let session = zenoh::open(config).wait()?;
+
+    // Domain 0.
     let publisher = session
-        .declare_publisher(KEY)
+        .declare_publisher(format!("0/camera/image_raw/{TYPE}/{HASH}"))
         .congestion_control(CongestionControl::Drop)
         .wait()?;
-    let id = session.zid().to_le_bytes();
+    // By which ROS lists the node `camera` and its publisher, with the default QoS of a depth of 10.
+    let zid = session.zid();
+    let token =
+        format!("@ros2_lv/0/{zid}/0/1/MP/%/%/camera/%camera%image_raw/{TYPE}/{HASH}/::,10:,:,:,,");
+    let _listed = session.liveliness().declare_token(token).wait()?;
+    // Nodes tell publishers apart by it, so a session has one publisher of images.
+    let id = zid.to_le_bytes();
 
     // Four frames of 900 KiB, with what is not pixels.
     let pool = BufferPool::new(&PoolBackend::builder().max_bytes(4 << 20).build()?);
