@@ -463,7 +463,7 @@ impl Connection {
             return false;
         }
         let is_withdrawn = self.withdraw();
-        self.has_room = self.has_room();
+        self.note_room();
         is_withdrawn
     }
 

@@ -323,9 +323,13 @@ impl LivenessCheck {
         }
     }
 
+    /// One check is due now, and the next one in a second.
     #[cfg(all(test, loom))]
     pub(super) fn due() -> Self {
-        Self::after(Duration::ZERO)
+        Self {
+            next: Deadline::after(Duration::ZERO),
+            interval: CHECK_INTERVAL,
+        }
     }
 
     pub(super) fn time(self) -> Option<Deadline> {

@@ -158,7 +158,8 @@
 //!   time, and soon not at all: a slow or throttled other side costs no CPU time.
 //! * A wait that slept shows whether a spin would have paid. So the first of several quick messages
 //!   after a pause costs a wake-up, and the others do not.
-//! * Two sides that answer each other at once, but take long to wake up, spin until both are awake.
+//! * Where a wake-up takes longer than that, two sides that answer each other at once still spin a few
+//!   times after a pause: once both are awake, neither has to sleep.
 //!
 //! [`ReceiverBuilder::spin`], [`SubscriberBuilder::spin`], [`SenderBuilder::spin`] and
 //! [`PublisherBuilder::spin`] set a fixed time instead: zero to save CPU time, or

@@ -17,8 +17,8 @@
 //! | slept, and was notified from another CPU within 20 µs of the other end's own wake-up | 20 µs, with pauses |
 //! | slept, and was notified from another CPU later, or ended otherwise | half as long as this one, unless that is less than 2.5 µs; then nothing |
 //!
-//! So after a spin that pays, those that do not last for 37.5 µs in all. Nothing is spun to find
-//! out whether a spin pays:
+//! So after a spin that pays, those that do not last for 37.5 µs in all. Apart from two ends that wait
+//! for each other to wake up (below), nothing is spun to find out whether a spin pays:
 //!
 //! * Two ends that are confined to one CPU never spin, whatever confines them: one CPU that is
 //!   online, the affinity of their processes or threads, or other programs that keep the rest busy.
@@ -58,8 +58,8 @@ const SHORTEST: u64 = LONGEST / 8;
 /// How many spins in vain for the other end's wake-up are made one after another.
 const IN_A_ROW: u32 = 16;
 
-/// The base-2 logarithm of the longest pause between two of them, plus 1, in waits.
-const LONGEST_PAUSE: u32 = 6;
+/// The most waits without a spin between two of them.
+const LONGEST_PAUSE: u32 = 63;
 
 /// When and on which CPU a doorbell was last notified, and how long its notifier had been awake. In
 /// shared memory.
@@ -182,9 +182,11 @@ impl Adaptive {
     /// A wait slept for as long as the other end took to wake up.
     fn spin_for_a_wake_up(&mut self) {
         if self.budget > 0 {
-            self.in_vain += 1;
+            self.in_vain = self.in_vain.saturating_add(1);
             let doublings = self.in_vain.saturating_sub(IN_A_ROW - 1);
-            self.pause = (1 << doublings.min(LONGEST_PAUSE)) - 1;
+            // One, three, seven …
+            let pause = (1_u64 << doublings.min(32)) - 1;
+            self.pause = pause.min(u64::from(LONGEST_PAUSE)) as u32;
         }
         if self.pause > 0 {
             self.pause -= 1;
