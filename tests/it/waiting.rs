@@ -11,6 +11,7 @@ use shm_pool_support::tasks::{block_on, blocking_waker, panicking_waker, Woken};
 use std::alloc::Layout;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::hint;
 use std::pin::{pin, Pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc, Mutex};
@@ -307,11 +308,15 @@ fn memory_of_an_arena_below_the_cap_is_not_lost() {
 }
 
 fn drop_futures_for_all(provider: &Provider) {
-    for _ in 0..2000 {
+    for round in 0..2000 {
         let all = provider.alloc(CAP).unwrap();
         let mut future = Waiting::new(provider.request(CAP).wait_async());
         assert!(future.poll().is_pending());
         drop(all);
+        // From before the helper thread is awake until after it has served the future.
+        for _ in 0..round % 100 * 50 {
+            hint::spin_loop();
+        }
         drop(future);
         let again = provider.alloc(CAP);
         drop(again.expect("it was released before the future was dropped"));

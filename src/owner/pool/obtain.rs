@@ -301,6 +301,8 @@ impl Pool {
     #[cold]
     fn obtain(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, Refusal> {
         let mut tried = Tried::new();
+        // Before the first search.
+        let abandoned_tries = self.waiting.abandoned_tries();
         loop {
             let shortage = match self.attempt(wanted, &mut tried) {
                 Ok(chunk) => return Ok(chunk),
@@ -317,7 +319,7 @@ impl Pool {
             if let Some(chunk) = self.search_all(wanted) {
                 return Ok(chunk);
             }
-            if tried.has_awaited_futures || !self.waiting.await_abandoned_try() {
+            if tried.has_awaited_futures || !self.waiting.await_abandoned_try(abandoned_tries) {
                 return Err(self.failed(wanted, shortage));
             }
             tried.has_awaited_futures = true;

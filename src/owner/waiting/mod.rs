@@ -30,7 +30,7 @@
 //! | a request leaves that has the turn | the turn passes on |
 //! | a thread's deadline is over | it leaves, and tries once more, out of turn |
 //! | a future is dropped that memory was delivered to | the memory is released |
-//! | a future is dropped that the helper thread tries | the helper releases what it obtains; a request that would be refused meanwhile waits for that, unless the memory is being made present, and tries again |
+//! | a future is dropped that the helper thread tries | the helper releases what it obtains; a request that would be refused meanwhile waits for that, unless the memory is being made present, and tries again; so does one that has searched before the release |
 //!
 //! A round that serves nobody has cost other threads locks. So the next one begins only after a
 //! rest in proportion, of at most a millisecond. A round that serves somebody is followed at once.
@@ -94,6 +94,8 @@ pub(crate) struct WaitingRoom {
     helper_exited: Condvar,
     /// The helper thread has ended a try for a future that was dropped meanwhile.
     abandoned_try_ended: Condvar,
+    /// How many such tries have ended. Changed under the list's lock.
+    abandoned_tries: AtomicU64,
     /// The doorbell if there is no control object.
     own_doorbell: MemoryDoorbell,
 }
@@ -171,6 +173,7 @@ impl WaitingRoom {
             helper_turn: Condvar::new(),
             helper_exited: Condvar::new(),
             abandoned_try_ended: Condvar::new(),
+            abandoned_tries: AtomicU64::new(0),
             own_doorbell: MemoryDoorbell::new(),
         }
     }
@@ -517,22 +520,33 @@ impl WaitingRoom {
 
     fn end_try(&self, list: &mut List) {
         if list.is_try_abandoned() {
+            // Release: a request that counts this try sees the memory that it has released.
+            self.abandoned_tries.fetch_add(1, Ordering::Release);
             self.abandoned_try_ended.notify_all();
         }
         list.end_try();
     }
 
+    /// Returns how many tries have ended whose futures were dropped meanwhile.
+    pub(crate) fn abandoned_tries(&self) -> u64 {
+        self.abandoned_tries.load(Ordering::Acquire)
+    }
+
     /// The helper thread may have memory in its hand for a future that was dropped meanwhile. Blocks
     /// until it is released, at most [`LONGEST_ABANDONED_TRY`], unless the thread makes it present.
-    /// Returns `false` if there was none.
-    pub(crate) fn await_abandoned_try(&self) -> bool {
-        let mut list = self.list.lock();
-        if !list.is_try_abandoned() || self.is_trying_here() {
+    /// Returns `false` if there has been none since there were `before` such tries.
+    pub(crate) fn await_abandoned_try(&self, before: u64) -> bool {
+        if self.is_trying_here() {
             return false;
         }
-        self.abandoned_try_ended
-            .wait_for(&mut list, LONGEST_ABANDONED_TRY);
-        true
+        let mut list = self.list.lock();
+        if list.is_try_abandoned() {
+            self.abandoned_try_ended
+                .wait_for(&mut list, LONGEST_ABANDONED_TRY);
+            return true;
+        }
+        // Released after this request had searched.
+        self.abandoned_tries() != before
     }
 }
 
