@@ -454,7 +454,7 @@ impl Scene<'_> {
     fn attach(&self) -> Result<usize, AttachError> {
         let result = match shm::client(self.prefix).attach(&self.descriptor) {
             Ok(view) => {
-                shm::read_all(&view);
+                hostile::read_all(&view);
                 Ok(view.len())
             }
             Err(error) => Err(error),

@@ -4,7 +4,6 @@ use shm_pool::{Client, Namespace, Provider, ProviderBuilder, ShmBytes};
 pub(crate) use shm_pool_support::payload::{check_pattern as check, fill_pattern as fill};
 use shm_pool_support::procfs;
 use std::fs::{self, File};
-use std::hint::black_box;
 use std::path::PathBuf;
 
 /// A prefix that no other test uses. Panics on drop if an object with it is left.
@@ -87,15 +86,6 @@ pub(crate) fn message(provider: &Provider, len: usize, seed: u64) -> ShmBytes {
     let mut buffer = provider.alloc(len).unwrap();
     fill(&mut buffer, seed);
     buffer.freeze()
-}
-
-/// Reads every byte, as a program that uses the message does.
-pub(crate) fn read_all(bytes: &[u8]) {
-    let mut sum = 0;
-    for byte in bytes {
-        sum ^= byte;
-    }
-    black_box(sum);
 }
 
 /// Returns what must be undone if a call fails: descriptors, mappings and objects.

@@ -4,8 +4,7 @@
 //! nothing is left behind.
 
 use super::layout::{OpenObject, Storm, Value, Word, Write};
-use super::{outside, Many};
-use crate::shm::read_all;
+use super::{outside, read_all, Many};
 use arbitrary::Arbitrary;
 use shm_pool::channel::{
     ChannelError, Message, MessageType, Receiver, RecvError, SendErrorKind, SendOptions, Sender,

@@ -15,6 +15,16 @@ mod publisher;
 pub(crate) use layout::{OpenObject, Word};
 
 use arbitrary::{Arbitrary, Unstructured};
+use std::hint::black_box;
+
+/// Reads every byte, as a program that uses the message does.
+pub(crate) fn read_all(bytes: &[u8]) {
+    let mut sum = 0;
+    for byte in bytes {
+        sum ^= byte;
+    }
+    black_box(sum);
+}
 
 macro_rules! attacks {
     ($($(#[$doc:meta])* $name:ident: $program:ident;)*) => {$(

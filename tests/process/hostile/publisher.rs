@@ -4,9 +4,8 @@
 //! or overlooked. Nothing is left behind.
 
 use super::layout::{OpenObject, Storm, Value, Word, Write};
-use super::{outside, Many};
+use super::{outside, read_all, Many};
 use crate::served::Served;
-use crate::shm::read_all;
 use arbitrary::Arbitrary;
 use shm_pool::channel::{
     Message, OnEnd, OnFull, Publisher, RecvError, SendErrorKind, SendOptions, Sent, Subscriber,
