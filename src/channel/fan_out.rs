@@ -90,29 +90,25 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
         Ok(())
     }
 
-    /// Step 1, for a buffer in a chunk of `bytes`, or 0. Returns what becomes of the message.
+    /// Step 1, for a buffer in a chunk of `bytes`, or 0: makes all receivers takers, and returns their
+    /// number. Returns `None` if one of them has no room at hand, is closed or dead, or its clock
+    /// runs; [`find_room`](Self::find_room) must follow.
     #[inline(always)]
-    pub(super) fn reserve(
-        &mut self,
-        bytes: usize,
-        timeout: Timeout,
-    ) -> Result<Sent, SendErrorKind> {
+    pub(super) fn reserve_at_once(&mut self, bytes: usize) -> Option<usize> {
         let recipients = self.recipients.as_mut();
-        if recipients
+        let all_take = recipients
             .iter_mut()
-            .all(|recipient| recipient.takes_at_once(bytes))
-        {
-            return Ok(Sent {
-                receivers: recipients.len(),
-                ..Sent::default()
-            });
-        }
-        self.find_room(bytes, timeout)
+            .all(|recipient| recipient.takes_at_once(bytes));
+        all_take.then_some(recipients.len())
     }
 
-    /// Step 1, if a receiver has no room at hand, is closed or dead, or its clock runs.
+    /// Step 1. Returns what becomes of the message.
     #[inline(never)]
-    fn find_room(&mut self, bytes: usize, mut timeout: Timeout) -> Result<Sent, SendErrorKind> {
+    pub(super) fn find_room(
+        &mut self,
+        bytes: usize,
+        mut timeout: Timeout,
+    ) -> Result<Sent, SendErrorKind> {
         let mut sent = Sent::default();
         let mut limit = BlockLimit::new(self.block_limit);
         for recipient in self.recipients.as_mut() {
@@ -192,12 +188,13 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
         }
     }
 
-    /// Steps 2 to 4, for a buffer that [has room](Self::reserve).
+    /// Steps 2 to 4, for a buffer that so many takers have room for. Returns from how many receivers
+    /// a message was withdrawn.
     #[inline(always)]
-    pub(super) fn send(&mut self, buffer: ShmBytes, tag: Option<Tag>, sent: &mut Sent) {
+    pub(super) fn send(&mut self, buffer: ShmBytes, tag: Option<Tag>, takers: usize) -> u64 {
         let bytes = buffer.capacity();
         let located = Located::new(&buffer, tag);
-        let mut handles = buffer.copies(sent.receivers);
+        let mut handles = buffer.copies(takers);
         for recipient in self.recipients.as_mut() {
             if !recipient.is_taker() {
                 continue;
@@ -207,23 +204,25 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
                 recipient.lend(&located, bytes, handle);
             }
         }
-        sent.missed.withdrawn = self.notify() as u64;
+        let withdrawn = self.notify();
         self.collect_some();
+        withdrawn
     }
 
-    /// Steps 2 to 4, for a message in the slots themselves.
+    /// Steps 2 to 4, for a message in the slots themselves. Returns from how many receivers a
+    /// message was withdrawn.
     #[inline]
-    pub(super) fn send_words(&mut self, words: &Words, sent: &mut Sent) {
+    pub(super) fn send_words(&mut self, words: &Words) -> u64 {
         for recipient in self.recipients.as_mut() {
             recipient.fill(words);
         }
-        sent.missed.withdrawn = self.notify() as u64;
+        self.notify()
     }
 
     /// Step 3, and the first half of step 4. Returns from how many receivers a message was
     /// withdrawn.
     #[inline]
-    fn notify(&mut self) -> usize {
+    fn notify(&mut self) -> u64 {
         fence(Ordering::SeqCst); // W2 of all doorbells (see `doorbell`)
         for recipient in self.recipients.as_ref() {
             if recipient.is_taker() {
@@ -232,7 +231,7 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
         }
         let mut withdrawn = 0;
         for recipient in self.recipients.as_mut() {
-            withdrawn += usize::from(recipient.make_room_ahead());
+            withdrawn += u64::from(recipient.make_room_ahead());
         }
         withdrawn
     }

@@ -8,7 +8,7 @@ use super::fan_out::FanOut;
 use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{Facts, MessageType, EXTRA_SLOTS, MIN_SLOTS};
 use super::ledger::Ledger;
-use super::message::{self, Sent, Tag};
+use super::message::{self, Tag};
 use super::object::Object;
 use super::options::{self, Options};
 use super::payload::{builder_traits, Of, Payload};
@@ -630,12 +630,11 @@ impl SendingEnd {
         tag: Option<Tag>,
         timeout: Timeout,
     ) -> Result<(), SendError<ShmBytes>> {
-        let mut sent = match self.reserve_for(&message, timeout) {
-            Ok(sent) => sent,
-            Err(kind) => return Err(SendError { kind, message }),
-        };
+        if let Err(kind) = self.reserve_for(&message, timeout) {
+            return Err(SendError { kind, message });
+        }
         let len = message.len();
-        self.fan_out.send(message, tag, &mut sent);
+        self.fan_out.send(message, tag, 1);
         if self.connection().is_disconnected() {
             return self.take_back_unread(len);
         }
@@ -643,7 +642,7 @@ impl SendingEnd {
     }
 
     #[inline(always)]
-    fn reserve_for(&mut self, message: &ShmBytes, timeout: Timeout) -> Result<Sent, SendErrorKind> {
+    fn reserve_for(&mut self, message: &ShmBytes, timeout: Timeout) -> Result<(), SendErrorKind> {
         // First: a forked child cannot ask the buffer.
         self.check_fork()?;
         self.fan_out.check_provider(message)?;
@@ -683,8 +682,8 @@ impl SendingEnd {
     #[inline]
     fn send_words(&mut self, words: &Words, timeout: Timeout) -> Result<(), SendError> {
         self.check_fork()?;
-        let mut sent = self.reserve(0, timeout)?;
-        self.fan_out.send_words(words, &mut sent);
+        self.reserve(0, timeout)?;
+        self.fan_out.send_words(words);
         if self.connection().claim_unread() {
             return Err(SendErrorKind::Disconnected.into());
         }
@@ -772,16 +771,24 @@ impl SendingEnd {
         Ok(())
     }
 
-    /// [`FanOut::reserve`], unless the receiver is closed or dead.
+    /// Finds room, unless the receiver is closed or dead.
     #[inline(always)]
-    fn reserve(&mut self, bytes: usize, timeout: Timeout) -> Result<Sent, SendErrorKind> {
-        let sent = self.fan_out.reserve(bytes, timeout)?;
+    fn reserve(&mut self, bytes: usize, timeout: Timeout) -> Result<(), SendErrorKind> {
+        match self.fan_out.reserve_at_once(bytes) {
+            Some(_) => Ok(()),
+            None => self.find_room(bytes, timeout),
+        }
+    }
+
+    #[inline(never)]
+    fn find_room(&mut self, bytes: usize, timeout: Timeout) -> Result<(), SendErrorKind> {
+        let sent = self.fan_out.find_room(bytes, timeout)?;
         if sent.receivers == 0 {
             // After the provider's drop, no other thread reclaims.
             self.connection().reclaim();
             return Err(SendErrorKind::Disconnected);
         }
-        Ok(sent)
+        Ok(())
     }
 
     #[inline]

@@ -638,7 +638,7 @@ impl PublishingEnd {
         if self.history_len > 0 {
             self.keep(Kept::Buffer(message.clone(), tag));
         }
-        self.fan_out.send(message, tag, &mut sent);
+        sent.missed.withdrawn = self.fan_out.send(message, tag, sent.receivers);
         Ok(sent)
     }
 
@@ -683,7 +683,7 @@ impl PublishingEnd {
         if self.history_len > 0 {
             self.keep(Kept::Bytes(*words));
         }
-        self.fan_out.send_words(words, &mut sent);
+        sent.missed.withdrawn = self.fan_out.send_words(words);
         Ok(sent)
     }
 
@@ -756,18 +756,33 @@ impl PublishingEnd {
         if self.serves_joins {
             self.connect_new();
         }
-        let reserved = self.fan_out.reserve(bytes, timeout);
+        // One function for both would return its result in memory, to be copied in other widths than
+        // it was written in. The processor cannot forward such stores, and waits: 4 ns.
+        let sent = match self.fan_out.reserve_at_once(bytes) {
+            Some(receivers) => Sent {
+                receivers,
+                ..Sent::default()
+            },
+            None => self.find_room(bytes, timeout)?,
+        };
+        self.sent += 1;
+        Ok(sent)
+    }
+
+    /// Finds room, if a receiver has none at hand, is closed or dead, or its clock runs.
+    #[inline(never)]
+    fn find_room(&mut self, bytes: usize, timeout: Timeout) -> Result<Sent, SendErrorKind> {
+        let found = self.fan_out.find_room(bytes, timeout);
         if self.fan_out.has_disconnected {
             self.fan_out.has_disconnected = false;
             if self.serves_joins {
                 self.drop_disconnected();
             }
         }
-        let sent = reserved?;
+        let sent = found?;
         if sent.missed.stalled > 0 && self.on_stall == OnStall::Disconnect {
             self.evict_stalled();
         }
-        self.sent += 1;
         Ok(sent)
     }
 
