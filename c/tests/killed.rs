@@ -12,7 +12,9 @@ use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Message, OnEnd, Receiver, RecvError, Sender, Subscriber};
-use shm_pool::{AttachError, Client, Descriptor, Namespace, Provider, ProviderId, ShmBytes};
+use shm_pool::{
+    AttachError, Client, Descriptor, Namespace, PeerId, Provider, ProviderId, ShmBytes,
+};
 use shm_pool_support::process::{inherited_input, task, this_test, Child};
 use std::ffi::OsString;
 use std::fs;
@@ -24,7 +26,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 use Language::{Rust, C};
-use Role::{Attach, Own, Receive, Send, Subscribe};
+use Role::{Accept, Attach, Own, Receive, Send, Subscribe};
 
 const LEN: usize = 65536;
 const MESSAGES: u8 = 8;
@@ -43,6 +45,8 @@ enum Role {
     Own,
     /// Attaches to the message, and expects its owner to be killed.
     Attach,
+    /// Attaches to some of the messages that are granted to it, and to the others later.
+    Accept,
 }
 
 #[derive(Clone, Copy)]
@@ -227,7 +231,7 @@ fn rust() {
                 .is_disconnected());
             expect_unused(&provider);
         }
-        Subscribe => panic!("only in C"),
+        Subscribe | Accept => panic!("only in C"),
         Receive => {
             let mut receiver = Receiver::builder()
                 .namespace(client().namespace())
@@ -431,15 +435,27 @@ fn ends() {
 #[test]
 fn ends_beside_stopped_and_killed_receivers() {
     for (language, program) in owners() {
-        for (kind, role) in [("sender", Receive), ("publisher", Subscribe)] {
+        let readers = [
+            ("sender", Receive),
+            ("publisher", Subscribe),
+            ("grants", Accept),
+        ];
+        for (kind, role) in readers {
             for how in ENDS {
                 for is_killed in [false, true] {
                     let process = std::process::id();
                     let prefix = format!("elsewhere-{process}-{language}-{kind}-{how}");
                     eprintln!("{prefix}, receiver killed: {is_killed}");
                     let namespace = Namespace::new(&prefix).expect("a prefix that names allow");
-                    let owner = start_owner(&program, &prefix, kind, how);
+                    let mut owner = start_owner(&program, &prefix, kind, how);
                     let mut reader = Peer::start(C, role, &prefix);
+                    if kind == "grants" {
+                        reader.tell(&owner.expect::<8>());
+                        owner.tell(&reader.expect::<{ PeerId::SIZE }>());
+                        for _ in 0..MESSAGES {
+                            reader.tell(&owner.expect::<{ Descriptor::SIZE }>());
+                        }
+                    }
                     // It holds some of the messages, and has not received the others.
                     reader.expect::<1>();
                     reader.stop();

@@ -112,6 +112,35 @@ static void attach(const char *prefix) {
     shm_pool_client_destroy(client);
 }
 
+static void read_all(void *bytes, size_t len) {
+    for (size_t done = 0; done < len;) {
+        ssize_t count = read(0, (char *)bytes + done, len - done);
+        CHECK(count > 0);
+        done += count;
+    }
+}
+
+/* Reads the provider's id, writes this side's, and reads the descriptors of all messages. */
+static void accept_grants(const char *prefix) {
+    shm_pool_client *client = make_client(prefix);
+    uint64_t provider;
+    shm_pool_peer_id peer;
+    shm_pool_descriptor descriptors[MESSAGES];
+    shm_pool_view views[MESSAGES];
+    read_all(&provider, sizeof provider);
+    OK(shm_pool_client_connect(client, provider, &peer));
+    CHECK(write(0, peer.bytes, sizeof peer.bytes) == sizeof peer.bytes);
+    for (int at = 0; at < MESSAGES; at++) read_all(descriptors[at].bytes, sizeof descriptors[at].bytes);
+    for (int at = 0; at < HELD; at++) OK(shm_pool_client_attach(client, &descriptors[at], &views[at]));
+    ready();
+    for (int at = HELD; at < MESSAGES; at++) OK(shm_pool_client_attach(client, &descriptors[at], &views[at]));
+    for (uint8_t at = 0; at < MESSAGES; at++) {
+        CHECK(is_filled(shm_pool_view_data(&views[at]), shm_pool_view_len(&views[at]), at));
+        shm_pool_view_drop(&views[at]);
+    }
+    shm_pool_client_destroy(client);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 4);
     if (strcmp(argv[1], "Send") == 0) send_messages(argv[2], argv[3]);
@@ -119,6 +148,7 @@ int main(int argc, char **argv) {
     else if (strcmp(argv[1], "Subscribe") == 0) receive_messages(argv[2], argv[3], true);
     else if (strcmp(argv[1], "Own") == 0) own(argv[2]);
     else if (strcmp(argv[1], "Attach") == 0) attach(argv[2]);
+    else if (strcmp(argv[1], "Accept") == 0) accept_grants(argv[2]);
     else return 2;
     return 0;
 }

@@ -247,6 +247,49 @@ def test_receiver_stopped_and_killed(kind, how, is_killed, python, prefix):
     assert objects(prefix) == []
 
 
+READ_GRANTS = """if True:
+    import shm_pool, sys
+    client = shm_pool.Client(sys.argv[1])
+    print(client.connect(int(input())).hex())
+    descriptors = [bytes.fromhex(input()) for _ in range(10)]
+    kept = [client.attach(descriptor) for descriptor in descriptors[:4]]
+    print("holds some")
+    sys.stdin.read()
+    kept += [client.attach(descriptor) for descriptor in descriptors[4:]]
+    for number, message in enumerate(kept):
+        assert bytes(message) == bytes([number]) * 1_000_000
+"""
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_reader_of_grants_stopped_and_killed(how, is_killed, python, prefix):
+    """As ``test_receiver_stopped_and_killed``, with a client that has attached to some of the messages."""
+    owner = python(END, prefix, "grants", how)
+    reader = python(READ_GRANTS, prefix)
+
+    def tell(child, line):
+        child.process.stdin.write(line + "\n")
+        child.process.stdin.flush()
+
+    tell(reader, owner.line())
+    tell(owner, reader.line())
+    for _ in range(10):
+        tell(reader, owner.line())
+    assert reader.line() == "holds some"
+    reader.process.send_signal(signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(reader.process.pid, os.WUNTRACED)[1])
+    end(owner, how)
+    if is_killed:
+        reader.kill()
+        shm_pool.Namespace(prefix).sweep()
+    else:
+        shm_pool.Namespace(prefix).sweep()
+        reader.process.send_signal(signal.SIGCONT)
+        assert reader.end() == 0
+    assert objects(prefix) == []
+
+
 def test_python_receiver_killed(peer, start, python, prefix):
     publisher = start(peer, "publish", prefix, "killed", str(LEN))
     publisher.line()

@@ -23,12 +23,22 @@ const LEN: usize = 1_000_000;
 /// The ways to send.
 const KINDS: [&str; 3] = ["sender", "publisher", "grants"];
 
-/// `None` is an orderly end: the role returns, and drops what it owns.
-const ENDS: [Option<Ending>; 4] = [
-    None,
-    Some(Ending::Exit),
-    Some(Ending::Abort),
-    Some(Ending::Kill),
+/// How an owner ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// It drops what it owns, and the process runs on.
+    Drop,
+    /// It drops what it owns, and the process exits.
+    Return,
+    Without(Ending),
+}
+
+const ENDS: [End; 5] = [
+    End::Drop,
+    End::Return,
+    End::Without(Ending::Exit),
+    End::Without(Ending::Abort),
+    End::Without(Ending::Kill),
 ];
 
 fn provider(prefix: &str, len: usize) -> Provider {
@@ -88,6 +98,9 @@ fn ending(link: &Link, arguments: &[&str]) {
             // In either order: the pool ends with the last of them.
             drop(provider);
             drop((sender, publisher));
+            link.send(&Message::Done);
+            // Until the test ends, or tells it to.
+            let _ = link.receive();
         }
         other => panic!("{other:?}"),
     }
@@ -147,18 +160,25 @@ impl Reader {
     }
 }
 
-fn end(owner: Child, how: Option<Ending>) {
+/// Returns the process if it runs on.
+#[must_use]
+fn end(owner: Child, how: End) -> Option<Child> {
     match how {
-        Some(Ending::Kill) => owner.kill(),
-        Some(how) => {
+        End::Without(Ending::Kill) => owner.kill(),
+        End::Without(how) => {
             owner.send(&Message::End(how));
             let _ = owner.ended();
         }
-        None => {
+        End::Drop | End::Return => {
             owner.send(&Message::Go);
-            owner.finish();
+            owner.expect_done();
+            if matches!(how, End::Drop) {
+                return Some(owner);
+            }
+            owner.shut_down();
         }
     }
+    None
 }
 
 /// What happens between the end of an owner and the first receive.
@@ -186,7 +206,7 @@ fn happen(names: &Names, meanwhile: Meanwhile) {
         Meanwhile::Build => drop(provider(names.prefix(), LEN)),
         Meanwhile::LastReaderOfAnotherOwner => {
             let (owner, mut reader) = Reader::of_new_owner(names.prefix(), "sender", "other", 5000);
-            end(owner, Some(Ending::Kill));
+            let _ = end(owner, End::Without(Ending::Kill));
             reader.check();
         }
     }
@@ -199,7 +219,7 @@ fn every_case(kind: &str) {
                 eprintln!("{kind}, {how:?}, successor: {has_successor}, {meanwhile:?}");
                 let names = Names::new(&format!("one-end-{kind}"));
                 let (owner, mut reader) = Reader::of_new_owner(names.prefix(), kind, CHANNEL, LEN);
-                end(owner, how);
+                let _running = end(owner, how);
                 let report = Inspector::new()
                     .namespace(&names.namespace())
                     .report()
@@ -277,7 +297,7 @@ fn stopped_and_killed_receivers() {
                 let reader = Child::start_ready("ending-reader", &[names.prefix()]);
                 owner.expect_done();
                 reader.stop();
-                end(owner, how);
+                let _running = end(owner, how);
                 // At most the object where receivers of a killed publisher have joined.
                 assert!(names.sweep() <= 1, "{kind}, {how:?}: it has a reader");
                 if is_killed {
@@ -301,7 +321,7 @@ fn shortage_takes_no_message() {
     for kind in KINDS {
         in_small_shm_for(kind, |prefix| {
             let (owner, mut reader) = Reader::of_new_owner(prefix, kind, CHANNEL, 100_000);
-            end(owner, None);
+            let _ = end(owner, End::Return);
             let successor = Provider::builder()
                 .namespace(&Namespace::new(prefix).unwrap())
                 .max_bytes(64 << 20)
@@ -516,7 +536,7 @@ fn reader_in_a_static_finishes() {
                 eprintln!("{kind}, {how:?}, {finishes}");
                 let names = Names::new(&format!("one-end-static-{kind}"));
                 let (owner, reader) = with_static_reader(&names, kind, finishes);
-                end(owner, how);
+                let _running = end(owner, how);
                 for _ in 0..2 {
                     reader.send(&Message::Go);
                     reader.expect_done();
@@ -545,7 +565,7 @@ fn finished_reader_beside_others() {
             reader.expect_done();
         }
         // The owner uses nothing again that the reader holds: the reader checks it once more.
-        end(owner, None);
+        let _ = end(owner, End::Return);
         assert_ne!(
             shm::objects(names.prefix()),
             [""; 0],
@@ -564,7 +584,7 @@ fn finished_reader_beside_others() {
     owner.expect_done();
     // It joins when everything was sent, and keeps the objects all the same.
     let second = AnyReceiver::open(&names.namespace(), CHANNEL).unwrap();
-    end(owner, None);
+    let _ = end(owner, End::Return);
     for _ in 0..2 {
         first.send(&Message::Go);
         first.expect_done();
