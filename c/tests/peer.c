@@ -116,7 +116,7 @@ static void read_all(void *bytes, size_t len) {
     for (size_t done = 0; done < len;) {
         ssize_t count = read(0, (char *)bytes + done, len - done);
         CHECK(count > 0);
-        done += count;
+        done += (size_t)count;
     }
 }
 
