@@ -252,7 +252,7 @@
 //! The record of the chunks in use has a word for each cache line of a segment: 13 % of its length,
 //! of which the pages that have been written are resident. So if messages of many lengths begin at
 //! ever new lines, the publisher's private memory grows by that much and no further: with a cap of
-//! 64 MiB, from 37 to 43 MB in 240,000 messages of up to 400 kB, of at most 46 MB.
+//! 64 MiB, from 37 to 43 MB in 240,000 messages of up to 400 kB, of at most 45 MB.
 //!
 //! The backend also collects before it refuses an allocation. After eight refusals in a row, it
 //! limits collections that release nothing to a 512th of the time: zenoh's policies collect in each
