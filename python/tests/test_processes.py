@@ -225,14 +225,8 @@ READ = """if True:
 """
 
 
-@pytest.mark.parametrize("kind", ["sender", "publisher"])
-@pytest.mark.parametrize("how", ENDS)
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_receiver_stopped_and_killed(kind, how, is_killed, python, prefix):
-    """A receiver that is stopped while the owner ends gets everything once it continues. A sweep removes what
-    a killed one has left."""
-    owner = python(END, prefix, kind, how)
-    reader = python(READ, prefix, kind)
+def end_beside_stopped(reader, owner, how, is_killed, prefix):
+    """Stops the reader once it holds some messages, and ends the owner."""
     assert reader.line() == "holds some"
     reader.process.send_signal(signal.SIGSTOP)
     assert os.WIFSTOPPED(os.waitpid(reader.process.pid, os.WUNTRACED)[1])
@@ -245,6 +239,17 @@ def test_receiver_stopped_and_killed(kind, how, is_killed, python, prefix):
         reader.process.send_signal(signal.SIGCONT)
         assert reader.end() == 0
     assert objects(prefix) == []
+
+
+@pytest.mark.parametrize("kind", ["sender", "publisher"])
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_receiver_stopped_and_killed(kind, how, is_killed, python, prefix):
+    """A receiver that is stopped while the owner ends gets everything once it continues. A sweep removes what
+    a killed one has left."""
+    owner = python(END, prefix, kind, how)
+    reader = python(READ, prefix, kind)
+    end_beside_stopped(reader, owner, how, is_killed, prefix)
 
 
 READ_GRANTS = """if True:
@@ -276,18 +281,7 @@ def test_reader_of_grants_stopped_and_killed(how, is_killed, python, prefix):
     tell(owner, reader.line())
     for _ in range(10):
         tell(reader, owner.line())
-    assert reader.line() == "holds some"
-    reader.process.send_signal(signal.SIGSTOP)
-    assert os.WIFSTOPPED(os.waitpid(reader.process.pid, os.WUNTRACED)[1])
-    end(owner, how)
-    if is_killed:
-        reader.kill()
-        shm_pool.Namespace(prefix).sweep()
-    else:
-        shm_pool.Namespace(prefix).sweep()
-        reader.process.send_signal(signal.SIGCONT)
-        assert reader.end() == 0
-    assert objects(prefix) == []
+    end_beside_stopped(reader, owner, how, is_killed, prefix)
 
 
 def test_python_receiver_killed(peer, start, python, prefix):

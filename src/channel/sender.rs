@@ -780,6 +780,7 @@ impl SendingEnd {
         }
     }
 
+    /// Waits for room if necessary.
     #[inline(never)]
     fn find_room(&mut self, bytes: usize, timeout: Timeout) -> Result<(), SendErrorKind> {
         let sent = self.fan_out.find_room(bytes, timeout)?;

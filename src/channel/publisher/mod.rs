@@ -956,7 +956,13 @@ impl PublishingEnd {
         };
         // P3'
         if registration.refuse(error.errno().unwrap_or(libc::EMFILE)) {
-            event!(warn, channel = self.channel, receiver = id, error = %crate::error::Chain(&error), "receiver not connected");
+            event!(
+                warn,
+                channel = self.channel,
+                receiver = id,
+                error = %crate::error::Chain(&error),
+                "receiver not connected"
+            );
         }
         admission
     }

@@ -529,6 +529,7 @@ impl WaitingRoom {
 
     /// Returns how many tries have ended whose futures were dropped meanwhile.
     pub(crate) fn abandoned_tries(&self) -> u64 {
+        // Partner: the Release in `end_try`.
         self.abandoned_tries.load(Ordering::Acquire)
     }
 
@@ -545,7 +546,7 @@ impl WaitingRoom {
                 .wait_for(&mut list, LONGEST_ABANDONED_TRY);
             return true;
         }
-        // Released after this request had searched.
+        // One has ended since this request began to search, which may have missed its memory.
         self.abandoned_tries() != before
     }
 }
