@@ -14,8 +14,9 @@
 //!   until the wait ends.
 //! - `idle`: 50,000 messages of 1 KiB were in flight and have been read, 3 s ago. Measured: CPU of
 //!   the idle process.
-//! - `full`: a reader keeps the newest messages of up to 400 kB, 60 to 90 % of 64 MiB. Measured:
-//!   the messages that are sent, of 8,000, before one does not fit.
+//! - `full`: a reader keeps the newest messages of up to 400 kB, 60 to 90 % of 64 MiB, at 85 and 90
+//!   also with all memory allocated before, in one segment as the default has it. Measured: the
+//!   messages that are sent, of 8,000, before one does not fit.
 //! - `growth`: the first 1,500 messages of up to 1 MB, 20 in flight, under 256 MiB, while the pool
 //!   grows, and with all memory allocated before. Measured: the allocations, and memory.
 //! - `exit`: a publisher sends 100 messages of 1 KB and exits in good order, 0, 10 or 50 ms after
@@ -365,10 +366,12 @@ fn idle() -> Fallible<Vec<Compared>> {
 fn full() -> Fallible<Vec<Compared>> {
     const SEEDS: u64 = 5;
     let variants = [
-        ("60 % kept", 60),
-        ("75 % kept", 75),
-        ("85 % kept", 85),
-        ("90 % kept", 90),
+        ("60 % kept", (60, false)),
+        ("75 % kept", (75, false)),
+        ("85 % kept", (85, false)),
+        ("90 % kept", (90, false)),
+        ("preallocated: 85 % kept", (85, true)),
+        ("preallocated: 90 % kept", (90, true)),
     ];
     let figures: [Figure; 1] = [(
         ": messages until one does not fit, of 8,000",
@@ -376,30 +379,31 @@ fn full() -> Fallible<Vec<Compared>> {
         NO_LESS,
     )];
     // One round, because all rounds are the same.
-    compare(1, &variants, figures, |whose, &percent| {
+    compare(1, &variants, figures, |whose, &(percent, preallocate)| {
         let mut all = 0;
         for seed in 1..=SEEDS {
-            all += messages_until_full(whose, percent, seed)?;
+            let memory = Memory::preallocated(whose, FULL_CAP, preallocate)?;
+            all += messages_until_full(&memory, percent, seed);
         }
         Ok([all as f64 / SEEDS as f64])
     })
 }
 
-fn messages_until_full(whose: Whose, percent: usize, seed: u64) -> Fallible<usize> {
-    const CAP: usize = 64 * MIB;
+const FULL_CAP: usize = 64 * MIB;
+
+fn messages_until_full(memory: &Memory, percent: usize, seed: u64) -> usize {
     const MESSAGES: usize = 8_000;
-    let memory = Memory::new(whose, CAP)?;
     let mut random = fastrand::Rng::with_seed(seed);
     let mut kept = VecDeque::new();
     let mut kept_bytes = 0;
     for sent in 0..MESSAGES {
         let len = random.usize(64..=400_000);
-        let Some(message) = alloc_in_attempts(&memory, len) else {
-            return Ok(sent);
+        let Some(message) = alloc_in_attempts(memory, len) else {
+            return sent;
         };
         kept.push_back((message, len));
         kept_bytes += len;
-        while kept_bytes > CAP / 100 * percent {
+        while kept_bytes > FULL_CAP / 100 * percent {
             let Some((oldest, len)) = kept.pop_front() else {
                 break;
             };
@@ -407,7 +411,7 @@ fn messages_until_full(whose: Whose, percent: usize, seed: u64) -> Fallible<usiz
             kept_bytes -= len;
         }
     }
-    Ok(MESSAGES)
+    MESSAGES
 }
 
 /// Allocates a message in three attempts. zenoh's provider collects once in each, and fails if the
