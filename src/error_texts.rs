@@ -274,7 +274,7 @@ texts! { channel_errors: ChannelError
          \"Scan\", version 0x1: 16 bytes, aligned to 8; build both sides with one definition";
     OtherVersion { object: channel(), found: 2 } =>
         "/dev/shm/shm_pool.camera.channel has version 2 of the layout of channels, but this process \
-         uses version 9; build both sides with one version of shm-pool";
+         uses version 10; build both sides with one version of shm-pool";
     NotAChannel { object: channel(), reason: "it has another magic number" } =>
         "/dev/shm/shm_pool.camera.channel cannot be used as a channel: it has another magic number";
     WrongUid(WrongUid { object: channel(), found: 1001, expected: 1000 }) =>
@@ -303,7 +303,7 @@ texts! { send_errors: SendErrorKind
     NoReceiver { receivers: 2, timeout: SECOND } => "fewer than 2 receivers joined within 1s";
     OtherVersion { found: 2 } =>
         "too few receivers joined in time: one has version 2 of the layout of channels, and this \
-         channel has version 9; build both sides with one version of shm-pool";
+         channel has version 10; build both sides with one version of shm-pool";
     TooManyBorrowed { max: 2048, max_bytes: None } =>
         "the receiver holds as much as it may: at most 2048 buffers; wait until it drops some, or \
          raise max_borrowed or PublisherBuilder::max_bytes_per_receiver";

@@ -54,6 +54,13 @@ fn documented_bells_and_counts() {
         assert_says("The objects of a channel", &format!(" at {offset}"));
         assert!(offset % 64 == 0, "{field} shares a line");
     }
+    let (_, returns_read) = channel::HEADER[2];
+    for (_, offset) in channel::RETURNS_READ {
+        assert_says(
+            "The objects of a channel",
+            &format!(" at {}", returns_read + offset),
+        );
+    }
     for (field, offset) in channel::MISSED {
         assert_says(
             "The objects of a channel",

@@ -191,13 +191,15 @@ mod tests {
         }
 
         fn returned(&self, ticket: usize, number: u32) {
-            ring::give_back(self.account_holder.shared.returns(), ticket as u64, number);
+            let returns = self.account_holder.shared.returns();
+            ring::give_back(returns.elsewhere, ticket as u64, number);
         }
 
         fn read(&self) -> usize {
             self.account_holder
                 .shared
                 .returns_read()
+                .elsewhere
                 .load(Ordering::Relaxed) as usize
         }
     }
@@ -217,7 +219,7 @@ mod tests {
                 let mut ticket = 0;
                 while !is_over.load(Ordering::Relaxed) {
                     if !borrowed.has_returned(words) {
-                        ring::give_back(words, ticket, MAX_BORROWED as u32 + 1);
+                        ring::give_back(words.elsewhere, ticket, MAX_BORROWED as u32 + 1);
                         ticket += 1;
                     }
                 }

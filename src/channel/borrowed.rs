@@ -18,20 +18,21 @@
 //!
 //! # Gaps
 //!
-//! A thread of the receiver draws the ticket of a return, and then stores the return. A thread that
-//! is stopped in between leaves a *gap*: later returns lie behind it. [`Account::take_late`] looks
-//! up to [`AHEAD`] words past a return that is missing, and remembers up to [`MOST_GAPS`] gaps.
+//! A thread of the receiver draws the ticket of a return, and then stores the return. A thread other
+//! than the home thread that is stopped in between leaves a *gap*: later returns lie behind it.
+//! [`Account::take_late`] looks up to [`AHEAD`] words past a return that is missing, and remembers up
+//! to [`MOST_GAPS`] gaps.
 //!
 //! The stopped thread will store its return in the end, so until then the word must not be used
 //! again. With `w` words, and `c` returns read before the first gap, tickets up to `c + w - 1` use
-//! other words. A receiver draws at most one ticket for each borrowed buffer. So the sender gets a
-//! number back only as long as it can lend at most `w` borrowed buffers after those `c`
-//! ([`Account::credit`]). Without a gap this always holds: there are twice as many words as
-//! borrowed buffers.
+//! other words. A receiver draws at most one ticket for each borrowed buffer, and none for those that
+//! it returns at home. So the sender gets a number back only as long as it can lend at most `w`
+//! borrowed buffers after those `c` ([`Account::credit`]). Without a gap this always holds: there are
+//! twice as many words as borrowed buffers.
 
 #![forbid(unsafe_code)]
 
-use super::ring::{self, note_look};
+use super::ring::{self, note_look, Returns};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -48,8 +49,11 @@ pub(super) struct Borrowed<T> {
     cells: Box<[AtomicPtr<T>]>,
     /// How many buffers were lent. Only the sender writes it.
     lent: AtomicU64,
-    /// The ticket of the return to read next. Written under the ledger's lock.
+    /// The ticket of the return to read next, of those of other threads than the home thread. Written
+    /// under the ledger's lock, as the next one.
     next: AtomicU64,
+    /// Of those of the home thread.
+    next_at_home: AtomicU64,
 }
 
 /// The rest of an account, under the ledger's lock.
@@ -57,8 +61,8 @@ pub(super) struct Account<T> {
     borrowed: Arc<Borrowed<T>>,
     /// How many borrowed buffers have ended.
     ended: u64,
-    /// How many of these ended without a return.
-    unreturned: u64,
+    /// How many of these ended without a return of another thread than the home thread.
+    not_elsewhere: u64,
     /// The tickets before `next` whose returns are missing, in order; never reallocated.
     gaps: Vec<u64>,
     /// The numbers freed since the sender last asked; never reallocated.
@@ -117,11 +121,12 @@ pub(super) fn open_account<T>(count: usize) -> Option<(Account<T>, Known)> {
         cells: cells.into_boxed_slice(),
         lent: AtomicU64::new(0),
         next: AtomicU64::new(0),
+        next_at_home: AtomicU64::new(0),
     });
     let account = Account {
         borrowed,
         ended: 0,
-        unreturned: 0,
+        not_elsewhere: 0,
         gaps,
         free,
         freed: 0,
@@ -150,10 +155,17 @@ impl<T> Borrowed<T> {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if the next return is there.
     #[inline]
-    pub(super) fn has_returned(&self, returns: &[AtomicU64]) -> bool {
-        ring::returned(returns, self.next()).is_some()
+    fn next_at_home(&self) -> u64 {
+        // Relaxed: as above.
+        self.next_at_home.load(Ordering::Relaxed)
+    }
+
+    /// Returns `true` if a next return is there.
+    #[inline]
+    pub(super) fn has_returned(&self, returns: Returns<'_>) -> bool {
+        ring::returned(returns.at_home, self.next_at_home()).is_some()
+            || ring::returned(returns.elsewhere, self.next()).is_some()
     }
 }
 
@@ -179,22 +191,42 @@ impl<T> Account<T> {
         Some(found)
     }
 
-    /// Takes the pointer of a buffer that the receiver will not return.
+    /// Takes the pointer of a buffer that no thread other than the home thread returns.
     pub(super) fn take(&mut self, number: u32, strike: impl FnOnce(usize)) -> Option<NonNull<T>> {
         let found = self.end(number, strike)?;
-        self.unreturned = self.unreturned.wrapping_add(1);
+        self.not_elsewhere = self.not_elsewhere.wrapping_add(1);
         Some(found)
     }
 
-    /// Takes the pointer that the next return names; `Some(None)` if none has that number.
+    /// Takes the pointer that the next return of the home thread names.
     #[inline]
-    pub(super) fn take_returned(
+    fn take_returned_at_home(
         &mut self,
         returns: &[AtomicU64],
         strike: impl FnOnce(usize),
     ) -> Option<Option<NonNull<T>>> {
-        let next = self.borrowed.next();
+        let next = self.borrowed.next_at_home();
         let number = ring::returned(returns, next)?;
+        let found = self.take(number, strike);
+        // Relaxed: as in `pass`.
+        self.borrowed
+            .next_at_home
+            .store(next.wrapping_add(1), Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// Takes the pointer that a next return names; `Some(None)` if none has that number.
+    #[inline]
+    pub(super) fn take_returned(
+        &mut self,
+        returns: Returns<'_>,
+        strike: impl Fn(usize),
+    ) -> Option<Option<NonNull<T>>> {
+        if let Some(found) = self.take_returned_at_home(returns.at_home, &strike) {
+            return Some(found);
+        }
+        let next = self.borrowed.next();
+        let number = ring::returned(returns.elsewhere, next)?;
         let found = self.end(number, strike);
         self.pass(next);
         Some(found)
@@ -204,11 +236,11 @@ impl<T> Account<T> {
     #[cold]
     pub(super) fn take_late(
         &mut self,
-        returns: &[AtomicU64],
+        returns: Returns<'_>,
         strike: impl FnOnce(usize),
     ) -> Option<Option<NonNull<T>>> {
         for at in 0..self.gaps.len() {
-            if let Some(number) = ring::returned(returns, self.gaps[at]) {
+            if let Some(number) = ring::returned(returns.elsewhere, self.gaps[at]) {
                 self.gaps.remove(at);
                 return Some(self.end(number, strike));
             }
@@ -220,7 +252,7 @@ impl<T> Account<T> {
         let next = self.borrowed.next();
         for ahead in 1..=most as u64 {
             let ticket = next.wrapping_add(ahead);
-            if let Some(number) = ring::returned(returns, ticket) {
+            if let Some(number) = ring::returned(returns.elsewhere, ticket) {
                 for gap in 0..ahead {
                     self.gaps.push(next.wrapping_add(gap));
                 }
@@ -240,7 +272,13 @@ impl<T> Account<T> {
             .store(ticket.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// How many returns were read before the first one that is missing.
+    /// How many returns of the home thread were read.
+    #[inline]
+    pub(super) fn read_at_home(&self) -> u64 {
+        self.borrowed.next_at_home()
+    }
+
+    /// How many returns of other threads were read before the first one that is missing.
     #[inline]
     pub(super) fn read_in_order(&self) -> u64 {
         match self.gaps.first() {
@@ -284,7 +322,7 @@ impl<T> Account<T> {
             return usize::MAX;
         }
         let lent = self.borrowed.lent.load(Ordering::Relaxed);
-        let with_a_return = lent.wrapping_sub(self.unreturned);
+        let with_a_return = lent.wrapping_sub(self.not_elsewhere);
         let unread = with_a_return.wrapping_sub(self.read_in_order()) as i64;
         let words = 2 * self.borrowed.cells.len();
         let used = usize::try_from(unread.max(0)).unwrap_or(usize::MAX);
@@ -316,17 +354,19 @@ mod tests {
     struct Scene {
         account: Account<u8>,
         known: Known,
-        returns: Vec<AtomicU64>,
+        elsewhere: Vec<AtomicU64>,
+        at_home: Vec<AtomicU64>,
     }
 
     impl Scene {
         fn new() -> Self {
             let (account, known) = open_account(MAX_BORROWED).unwrap();
-            let returns = (0..2 * MAX_BORROWED).map(|_| AtomicU64::new(0)).collect();
+            let words = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
             Self {
                 account,
                 known,
-                returns,
+                elsewhere: words(2 * MAX_BORROWED),
+                at_home: words(MAX_BORROWED),
             }
         }
 
@@ -343,11 +383,15 @@ mod tests {
 
         /// Reads all returns that can be read. Returns how many borrowed buffers ended.
         fn read(&mut self) -> usize {
+            let returns = Returns {
+                at_home: &self.at_home,
+                elsewhere: &self.elsewhere,
+            };
             let mut ended = 0;
             loop {
-                let mut found = self.account.take_returned(&self.returns, |_| ());
+                let mut found = self.account.take_returned(returns, |_| ());
                 if found.is_none() {
-                    found = self.account.take_late(&self.returns, |_| ());
+                    found = self.account.take_late(returns, |_| ());
                 }
                 match found {
                     Some(found) => ended += usize::from(found.is_some()),
@@ -357,7 +401,11 @@ mod tests {
         }
 
         fn give_back(&self, ticket: u64, number: u32) {
-            ring::give_back(&self.returns, ticket, number);
+            ring::give_back(&self.elsewhere, ticket, number);
+        }
+
+        fn give_back_at_home(&self, ticket: u64, number: u32) {
+            ring::give_back(&self.at_home, ticket, number);
         }
     }
 
@@ -410,6 +458,37 @@ mod tests {
 
         scene.give_back(0, missing);
         assert_eq!(scene.read(), 1);
+        assert_eq!(scene.lend_all().len(), MAX_BORROWED, "nothing is lost");
+    }
+
+    /// The home thread's returns use words of their own, and none of those behind a gap.
+    #[test]
+    fn returns_at_home_beside_a_gap() {
+        let mut scene = Scene::new();
+        let missing = scene.lend_all()[0];
+        let others: Vec<u32> = (0..MAX_BORROWED as u32)
+            .filter(|&number| number != missing)
+            .collect();
+        scene.give_back(1, others[0]);
+        assert_eq!(scene.read(), 1, "there is a gap");
+        let mut ticket = 0;
+        for number in &others[1..] {
+            scene.give_back_at_home(ticket, *number);
+            ticket += 1;
+        }
+        assert_eq!(scene.read(), others.len() - 1);
+        for _ in 0..10 * MAX_BORROWED {
+            let lent = scene.lend_all();
+            assert_eq!(lent.len(), MAX_BORROWED - 1);
+            for number in lent {
+                scene.give_back_at_home(ticket, number);
+                ticket += 1;
+            }
+            assert_eq!(scene.read(), MAX_BORROWED - 1);
+        }
+        scene.give_back(0, missing);
+        assert_eq!(scene.read(), 1);
+        assert_eq!(scene.account.out(), 0);
         assert_eq!(scene.lend_all().len(), MAX_BORROWED, "nothing is lost");
     }
 

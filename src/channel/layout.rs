@@ -11,7 +11,7 @@ use super::doorbell::Doorbell;
 use super::error::ChannelError;
 use super::interrupt::{self, Interrupts};
 use super::message::MissedWords;
-use super::ring::{OnFull, Slot};
+use super::ring::{OnFull, Returns, Slot};
 use crate::error::OsError;
 use crate::os::fork::ForkGuard;
 use crate::os::futex::{Deadline, Futex};
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 pub(super) use crate::protocol::ids::connection_name;
 
-pub(crate) const VERSION: u32 = 9;
+pub(crate) const VERSION: u32 = 10;
 
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;
@@ -268,6 +268,8 @@ pub(crate) mod format {
     pub(crate) const HEADER: &[(&str, usize)] =
         offsets!(Header: to_receiver to_sender returns_read missed process);
 
+    pub(crate) const RETURNS_READ: &[(&str, usize)] = offsets!(ReturnsRead: elsewhere at_home);
+
     pub(crate) use crate::channel::message::OFFSETS as MISSED;
 
     pub(crate) fn names(names: &Namespace) -> [Name; 2] {
@@ -278,6 +280,15 @@ pub(crate) mod format {
     }
 }
 
+/// How many returns the sender has read: of those of other threads than the home thread, without a
+/// gap.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct ReturnsRead {
+    pub(super) elsewhere: AtomicU64,
+    pub(super) at_home: AtomicU64,
+}
+
 /// The first page of a pair or a connection. Atomics only.
 #[repr(C)]
 pub(super) struct Header {
@@ -285,7 +296,7 @@ pub(super) struct Header {
     pub(super) to_receiver: Line<Doorbell>,
     pub(super) to_sender: Line<Doorbell>,
     /// Written by the sender's process, which does not read it.
-    pub(super) returns_read: Line<AtomicU64>,
+    pub(super) returns_read: Line<ReturnsRead>,
     pub(super) missed: Line<MissedWords>,
     /// The id of the receiver's process, in its own PID namespace, or 0. Written once.
     pub(super) process: Line<AtomicU32>,
@@ -438,6 +449,10 @@ pub(super) fn size(slots: usize, max_borrowed: usize) -> usize {
 
 /// The two sides never write the same line.
 fn borrowed_words_offset(slots: usize, max_borrowed: usize) -> usize {
+    returns_at_home_offset(slots, max_borrowed) + words(max_borrowed)
+}
+
+fn returns_at_home_offset(slots: usize, max_borrowed: usize) -> usize {
     returns_offset(slots) + words(return_words(max_borrowed))
 }
 
@@ -445,8 +460,8 @@ fn returns_offset(slots: usize) -> usize {
     PAGE + slots * size_of::<Slot>()
 }
 
-/// Twice as many as borrowed buffers, so that a return that is missing does not stop the channel
-/// (see `borrowed`).
+/// How many words the returns of other threads than the home thread have: twice as many as borrowed
+/// buffers, so that a return that is missing does not stop the channel (see `borrowed`).
 pub(super) fn return_words(max_borrowed: usize) -> usize {
     2 * max_borrowed
 }
@@ -548,6 +563,7 @@ pub(super) struct Shared {
     mapping: Mapping,
     slots: usize,
     max_borrowed: usize,
+    returns_at_home_at: usize,
     borrowed_words_at: usize,
     fork: ForkGuard,
     /// Private to this process, unlike the doorbell.
@@ -570,6 +586,7 @@ impl Shared {
             mapping,
             slots,
             max_borrowed,
+            returns_at_home_at: returns_at_home_offset(slots, max_borrowed),
             borrowed_words_at: borrowed_words_offset(slots, max_borrowed),
             fork: ForkGuard::new(),
             had_receiver,
@@ -623,9 +640,13 @@ impl Shared {
     }
 
     #[inline]
-    pub(super) fn returns(&self) -> &[sync::AtomicU64] {
+    pub(super) fn returns(&self) -> Returns<'_> {
         // SAFETY: the words follow the slots, and a slot is a multiple of a word.
-        unsafe { self.part(returns_offset(self.slots), return_words(self.max_borrowed)) }
+        let elsewhere =
+            unsafe { self.part(returns_offset(self.slots), return_words(self.max_borrowed)) };
+        // SAFETY: the words follow those and begin with a line, and `size` counts them.
+        let at_home = unsafe { self.part(self.returns_at_home_at, self.max_borrowed) };
+        Returns { at_home, elsewhere }
     }
 
     /// A word for each borrowed buffer; see [`outside`](super::outside).
@@ -636,7 +657,7 @@ impl Shared {
     }
 
     #[inline]
-    pub(super) fn returns_read(&self) -> &AtomicU64 {
+    pub(super) fn returns_read(&self) -> &ReturnsRead {
         &self.header().returns_read.0
     }
 

@@ -40,6 +40,7 @@ use crate::protocol::control::RECEIVER_BYTE;
 use crate::sync::{Mutex, MutexGuard};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// How many returns of a receiver the sender reads after each message.
@@ -142,7 +143,7 @@ impl Drop for Ended {
 
 impl Entry {
     /// Takes the handles that the next returns name, of at most `most` returns.
-    #[inline]
+    #[inline(always)]
     fn collect(&mut self, most: usize, ended: &mut Ended) -> usize {
         let Self {
             account, shared, ..
@@ -198,10 +199,11 @@ impl Entry {
     /// For observers; after the handles were taken out.
     #[inline]
     fn note_read(&self) {
-        let read = self.account.read_in_order();
-        self.shared
-            .returns_read()
-            .store(read, std::sync::atomic::Ordering::Relaxed);
+        let read = self.shared.returns_read();
+        read.at_home
+            .store(self.account.read_at_home(), Ordering::Relaxed);
+        read.elsewhere
+            .store(self.account.read_in_order(), Ordering::Relaxed);
     }
 
     /// Returns `true` if nothing is borrowed, and never will be.

@@ -244,6 +244,7 @@ mod fan_out;
 #[path = "../models/fan_out.rs"]
 mod fan_out_models;
 mod handle;
+mod home;
 mod interrupt;
 mod layout;
 mod ledger;

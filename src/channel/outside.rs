@@ -148,13 +148,20 @@ pub(super) fn strike(words: &[AtomicU64], number: usize) {
 /// meanwhile may be missing or included.
 pub(super) fn all(copy: &Shared) -> Vec<Borrowed> {
     let words = copy.borrowed_words();
-    let read = copy.returns_read().load(Ordering::Relaxed);
-    // Bounded by the number of words, as genuine returns are. The copy is private.
-    for ahead in 0..words.len() as u64 {
-        let Some(number) = ring::returned(copy.returns(), read.wrapping_add(ahead)) else {
-            break;
-        };
-        strike(words, number as usize);
+    let read = copy.returns_read();
+    let returns = copy.returns();
+    for (returns, read) in [
+        (returns.at_home, &read.at_home),
+        (returns.elsewhere, &read.elsewhere),
+    ] {
+        let read = read.load(Ordering::Relaxed);
+        // Bounded by the number of words, as genuine returns are. The copy is private.
+        for ahead in 0..words.len() as u64 {
+            let Some(number) = ring::returned(returns, read.wrapping_add(ahead)) else {
+                break;
+            };
+            strike(words, number as usize);
+        }
     }
 
     let mut borrowed = Vec::new();

@@ -1,6 +1,7 @@
 //! The receiver's side of its borrowed buffers.
 
 use super::handle::Handle;
+use super::home::Home;
 use super::layout::Shared;
 use super::message::SentBuffer;
 use super::object::{Object, Registration};
@@ -37,7 +38,9 @@ pub(super) struct ReturnQueue {
     /// The first page of the provider's control object, for its memory doorbell; `None` if it had
     /// closed.
     memory: Option<View>,
-    returned: AtomicU64,
+    home: Home,
+    /// How many buffers other threads than the home thread have given back.
+    returned_elsewhere: AtomicU64,
     /// The receiving end goes on to the sender's successor.
     is_left: AtomicBool,
 }
@@ -51,7 +54,8 @@ impl ReturnQueue {
             names: names.clone(),
             provider: object.provider(),
             memory,
-            returned: AtomicU64::new(0),
+            home: Home::new(),
+            returned_elsewhere: AtomicU64::new(0),
             is_left: AtomicBool::new(false),
         });
         let reader: Weak<Self> = Arc::downgrade(&this);
@@ -61,17 +65,21 @@ impl ReturnQueue {
 
     #[inline]
     pub(super) fn give_back(&self, number: u32) {
-        if self.shared.is_ours() {
-            // Relaxed: only makes tickets distinct.
-            let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
-            ring::give_back(self.shared.returns(), ticket, number);
-            // For a sender that waits for a return. Partner: the heavy barrier in
-            // `connection::see_returns`.
-            barrier::light();
-            self.shared.to_sender().notify_after_fence();
-            if let Some(memory) = &self.memory {
-                memory.header().memory.notify();
+        let returns = self.shared.returns();
+        if !self.home.give_back(returns.at_home, number) {
+            if !self.shared.is_ours() {
+                return;
             }
+            // Relaxed: only makes tickets distinct.
+            let ticket = self.returned_elsewhere.fetch_add(1, Ordering::Relaxed);
+            ring::give_back(returns.elsewhere, ticket, number);
+        }
+        // For a sender that waits for a return. Partner: the heavy barrier in
+        // `connection::see_returns`.
+        barrier::light();
+        self.shared.to_sender().notify_after_fence();
+        if let Some(memory) = &self.memory {
+            memory.header().memory.notify();
         }
     }
 
@@ -79,7 +87,8 @@ impl ReturnQueue {
     pub(super) fn returned(&self) -> u64 {
         // Relaxed: of a borrowed buffer that another thread gives back meanwhile, either answer is
         // right.
-        self.returned.load(Ordering::Relaxed)
+        let elsewhere = self.returned_elsewhere.load(Ordering::Relaxed);
+        elsewhere.wrapping_add(self.home.returned())
     }
 }
 
@@ -191,6 +200,8 @@ pub(super) struct MappedSegments {
     return_queue: Arc<ReturnQueue>,
     /// Most recently used first; at most [`MAX_MAPPED`].
     known: Vec<Owned<Mapped>>,
+    /// A buffer was received: the receiver has its home thread.
+    is_settled: bool,
 }
 
 impl MappedSegments {
@@ -206,7 +217,14 @@ impl MappedSegments {
             provider,
             return_queue,
             known: Vec::new(),
+            is_settled: false,
         }
+    }
+
+    #[cold]
+    fn settle(&mut self) {
+        self.return_queue.home.settle();
+        self.is_settled = true;
     }
 
     pub(super) fn return_queue(&self) -> &ReturnQueue {
@@ -227,6 +245,9 @@ impl MappedSegments {
         is_sender_there: impl Fn() -> bool,
     ) -> Result<BorrowedBuffer, AttachError> {
         self.prepare(place, is_sender_there)?;
+        if !self.is_settled {
+            self.settle();
+        }
         // `prepare` has put the segment first.
         let mapped = &mut self.known[0];
         match mapped.mapping.range(place.offset, place.len) {

@@ -1,4 +1,4 @@
-//! The two rings of an object: messages to the receiver, and returned buffers to the sender.
+//! The rings of an object: messages to the receiver, and returned buffers to the sender.
 //!
 //! # Messages
 //!
@@ -34,12 +34,14 @@
 //!
 //! # Returns
 //!
-//! A return's *ticket* is the number of returns before it. With `n` words, two per possible
-//! borrowed buffer, ticket `t` goes into word `t % n`. The receiver's threads draw their tickets
-//! from a counter, so a return is one store. Each unread return belongs to a borrowed buffer that
-//! is still out, so none is overwritten.
+//! There are two rings of returns: one for the receiver's home thread (see `home`), and one for its
+//! other threads. A return's *ticket* is the number of returns before it in its ring. With `n` words,
+//! ticket `t` goes into word `t % n`. The home thread counts its tickets; other threads draw theirs
+//! from a counter. So a return is one store. Each unread return belongs to a borrowed buffer that is
+//! still out, so none is overwritten: there is a word for each borrowed buffer at home, and there are
+//! two for other threads.
 //!
-//! A thread that is stopped between drawing a ticket and storing the word leaves a gap;
+//! Another thread that is stopped between drawing a ticket and storing the word leaves a gap;
 //! `borrowed` says how the sender reads past it. If the thread dies there, so does its process,
 //! and the sender reclaims all borrowed buffers. A garbage word is ignored until it is overwritten,
 //! or returns a buffer of this channel too early.
@@ -451,6 +453,22 @@ pub(super) fn is_done(slots: &[Slot], sent: Ticket) -> bool {
     };
     // Acquire: partner of the Release in `free`.
     slot.sequence.load(Ordering::Acquire) == sent.free_again(slots)
+}
+
+/// The words of the returns.
+#[derive(Clone, Copy)]
+pub(super) struct Returns<'a> {
+    /// Of the home thread.
+    pub(super) at_home: &'a [AtomicU64],
+    /// Of other threads.
+    pub(super) elsewhere: &'a [AtomicU64],
+}
+
+impl Returns<'_> {
+    /// At most so many returns are unread.
+    pub(super) fn len(&self) -> usize {
+        self.at_home.len() + self.elsewhere.len()
+    }
 }
 
 /// The bits of a return that hold the borrowed buffer's number.

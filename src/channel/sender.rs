@@ -87,7 +87,7 @@ impl<T: Payload + ?Sized> SenderBuilder<T> {
     }
 
     /// Sets how many buffers may be outstanding at the receiver, either queued or received and not yet
-    /// dropped: from 1 to 1,048,576, rounded up to a power of two; default 2048. Each takes 24 bytes of
+    /// dropped: from 1 to 1,048,576, rounded up to a power of two; default 2048. Each takes 32 bytes of
     /// /dev/shm and 16 bytes of heap.
     pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
         self.options.max_borrowed = max_borrowed;

@@ -58,7 +58,7 @@ impl<T: Payload + ?Sized> SubscriberBuilder<T> {
 
     /// Sets how many buffers this subscriber may hold at a time, including those not received:
     /// from 1 to the publisher's maximum, which is the default, rounded up to a power of two. Each
-    /// takes 24 bytes of /dev/shm.
+    /// takes 32 bytes of /dev/shm.
     pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
         self.options.max_borrowed = Some(max_borrowed);
         self

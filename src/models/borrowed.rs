@@ -4,7 +4,7 @@ use super::borrowed::{open_account, Account, Borrowed, Known};
 use super::doorbell::{Doorbell, LivenessCheck, WakeReason};
 use super::interrupt::Interrupts;
 use super::return_queue::counted::Owned;
-use super::ring::{self, Slot, Ticket, Words, WORDS};
+use super::ring::{self, Returns, Slot, Ticket, Words, WORDS};
 use crate::sync::{explore, fence, AtomicU64, Mutex, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicUsize;
@@ -180,6 +180,7 @@ fn receiver_close_during_send() {
 
 struct Lending {
     channel: Arc<Channel>,
+    /// Either ring of returns: both are used alike.
     returns: Vec<AtomicU64>,
     bytes: UnsafeCell<u64>,
 }
@@ -345,10 +346,18 @@ fn borrowed_outlives_sender() {
 struct Scene {
     borrowed: std::sync::Arc<Borrowed<Value>>,
     account: Mutex<Account<Value>>,
-    returns: Vec<AtomicU64>,
+    elsewhere: Vec<AtomicU64>,
+    at_home: Vec<AtomicU64>,
     /// The note of each borrowed buffer for other processes: 1 while it is out.
     notes: Vec<UnsafeCell<u64>>,
     slots: Vec<Slot>,
+}
+
+/// Which thread of the receiver returns a buffer.
+#[derive(Clone, Copy)]
+enum Where {
+    AtHome,
+    Elsewhere,
 }
 
 // SAFETY: by the protocol under test; loom checks it.
@@ -359,17 +368,25 @@ unsafe impl Send for Scene {}
 impl Scene {
     fn new(count: usize) -> (Arc<Self>, Known) {
         let (account, known) = open_account(count).unwrap();
-        let returns = (0..2 * count).map(|_| AtomicU64::new(0)).collect();
+        let words = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         let notes = (0..count).map(|_| UnsafeCell::new(0)).collect();
         let slots = (0..3).map(Slot::free_for).collect();
         let scene = Self {
             borrowed: account.borrowed().clone(),
             account: Mutex::new(account),
-            returns,
+            elsewhere: words(2 * count),
+            at_home: words(count),
             notes,
             slots,
         };
         (Arc::new(scene), known)
+    }
+
+    fn returns(&self) -> Returns<'_> {
+        Returns {
+            at_home: &self.at_home,
+            elsewhere: &self.elsewhere,
+        }
     }
 
     /// `AccountHolder::lend`.
@@ -403,9 +420,9 @@ impl Scene {
         let mut ended = Vec::new();
         let mut account = self.account.lock();
         loop {
-            let mut found = account.take_returned(&self.returns, |number| self.strike(number));
+            let mut found = account.take_returned(self.returns(), |number| self.strike(number));
             if found.is_none() {
-                found = account.take_late(&self.returns, |number| self.strike(number));
+                found = account.take_late(self.returns(), |number| self.strike(number));
             }
             match found {
                 Some(value) => ended.push(value.expect("it was lent before it was sent")),
@@ -418,13 +435,13 @@ impl Scene {
 
     /// `AccountHolder::collect_with`, in the sender after a message.
     fn collect_some(&self, known: &mut Known) {
-        if !self.borrowed.has_returned(&self.returns) {
+        if !self.borrowed.has_returned(self.returns()) {
             return;
         }
         let Some(mut account) = self.account.try_lock() else {
             return;
         };
-        let found = account.take_returned(&self.returns, |number| self.strike(number));
+        let found = account.take_returned(self.returns(), |number| self.strike(number));
         account.hand_over(known);
         drop(account);
         if let Some(found) = found {
@@ -448,10 +465,17 @@ impl Scene {
         count
     }
 
-    fn receive(&self, ticket: &mut Ticket) {
+    fn receive(&self, ticket: &mut Ticket, thread: Where) {
         let number = ticket.number();
         if let Some((words, _)) = receive(&self.slots, ticket) {
-            ring::give_back(&self.returns, number, words[0] as u32);
+            ring::give_back(self.words(thread), number, words[0] as u32);
+        }
+    }
+
+    fn words(&self, thread: Where) -> &[AtomicU64] {
+        match thread {
+            Where::AtHome => &self.at_home,
+            Where::Elsewhere => &self.elsewhere,
         }
     }
 
@@ -470,13 +494,12 @@ impl Scene {
 }
 
 /// Nor does the sender overwrite a handle, or write a note before the last one was cleared.
-#[test]
-fn borrowed_number_is_reused() {
-    explore(3, || {
+fn borrowed_number_is_reused(by: Where) {
+    explore(3, move || {
         let (scene, mut known) = Scene::new(1);
         let receiver = thread::spawn({
             let scene = scene.clone();
-            move || scene.receive(&mut Ticket::default())
+            move || scene.receive(&mut Ticket::default(), by)
         });
         let collector = thread::spawn({
             let scene = scene.clone();
@@ -490,6 +513,46 @@ fn borrowed_number_is_reused() {
         }
         receiver.join().unwrap();
         collector.join().unwrap();
+        scene.settle(known);
+    });
+}
+
+#[test]
+fn borrowed_number_is_reused_elsewhere() {
+    borrowed_number_is_reused(Where::Elsewhere);
+}
+
+#[test]
+fn borrowed_number_is_reused_at_home() {
+    borrowed_number_is_reused(Where::AtHome);
+}
+
+/// The home thread returns a buffer while another thread has drawn a ticket or stored its return.
+#[test]
+fn return_at_home_beside_another_thread() {
+    explore(3, || {
+        let (scene, mut known) = Scene::new(2);
+        let numbers = [known.numbers.pop().unwrap(), known.numbers.pop().unwrap()];
+        for number in numbers {
+            scene.put(number);
+        }
+        let threads = [(Where::AtHome, numbers[0]), (Where::Elsewhere, numbers[1])].map(
+            |(thread, number)| {
+                let scene = scene.clone();
+                thread::spawn(move || ring::give_back(scene.words(thread), 0, number))
+            },
+        );
+        scene.fetch(&mut known);
+        for number in std::mem::take(&mut known.numbers) {
+            scene.put(number);
+            if number == numbers[0] {
+                ring::give_back(&scene.at_home, 1, number);
+            }
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        scene.fetch(&mut known);
         scene.settle(known);
     });
 }
@@ -509,7 +572,7 @@ fn return_behind_a_gap() {
             let (scene, tickets) = (scene.clone(), tickets.clone());
             thread::spawn(move || {
                 let ticket = tickets.fetch_add(1, Ordering::Relaxed);
-                ring::give_back(&scene.returns, ticket, number);
+                ring::give_back(&scene.elsewhere, ticket, number);
             })
         });
         scene.fetch(&mut known);
@@ -521,7 +584,7 @@ fn return_behind_a_gap() {
         while let Some(number) = known.numbers.pop() {
             scene.put(number);
             let ticket = tickets.fetch_add(1, Ordering::Relaxed);
-            ring::give_back(&scene.returns, ticket, number);
+            ring::give_back(&scene.elsewhere, ticket, number);
         }
         other.join().unwrap();
         scene.fetch(&mut known);

@@ -24,6 +24,7 @@ mod pairs;
 mod pooling;
 mod publisher;
 mod races;
+mod returns;
 mod sending_fd;
 #[path = "../common/served.rs"]
 mod served;

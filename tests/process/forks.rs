@@ -4,14 +4,16 @@ use crate::child::{in_child, Child};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{ChannelError, Sender};
+use shm_pool::channel::{self, ChannelError, Receiver, Sender};
 use shm_pool::{
     AllocError, AttachError, Client, Descriptor, Namespace, PeerId, Provider, ShareError, ShmBytes,
     ShmBytesMut, ShmView, WakeFd,
 };
 use std::alloc::Layout;
 use std::os::fd::AsRawFd;
+use std::sync::mpsc;
 use std::task::Poll;
+use std::thread;
 
 const LARGE: usize = 300_000;
 const SMALL: usize = 1_000;
@@ -397,4 +399,55 @@ fn in_child_of_killed_peer(link: &Link) {
     link.send(&Message::Done);
     link.expect_go();
     link.send(&Message::Done);
+}
+
+// ---- messages that are being dropped --------------------------------------------------------------
+
+/// A forked child may have a copy of the middle of a thread's drop of a message, which will never end
+/// there. The child drops the receiving end and does not wait for that thread.
+#[test]
+fn fork_while_a_message_is_dropped() {
+    const AT_ONCE: usize = 64;
+    in_child(|prefix| {
+        let namespace = Namespace::new(prefix).unwrap();
+        let provider = Provider::builder().namespace(&namespace).build().unwrap();
+        let mut sender = Sender::create(&provider, "c").unwrap();
+        let receiver = Receiver::builder().namespace(&namespace).open("c");
+        let mut receiver = receiver.unwrap();
+
+        let (moving, moved) = mpsc::channel();
+        let (passing, passed) = mpsc::channel::<channel::Message>();
+        sender.send(message(&provider, SMALL, 0)).unwrap();
+        // It receives the first buffer, and then drops messages all the time.
+        let home = thread::spawn(move || {
+            drop(receiver.recv().unwrap());
+            moving.send(receiver).unwrap();
+            for message in passed {
+                drop(message);
+            }
+        });
+        let mut receiver = moved.recv().unwrap();
+
+        for round in 0..100 {
+            let mut kept = Vec::new();
+            for number in 0..AT_ONCE {
+                sender.send(message(&provider, SMALL, round)).unwrap();
+                let message = receiver.recv().unwrap();
+                if number % 8 == 0 {
+                    kept.push(message);
+                } else {
+                    passing.send(message).unwrap();
+                }
+            }
+            let Some(forked) = sys::fork() else {
+                sys::end_with(move || drop((receiver, kept)))
+            };
+            forked.finish();
+        }
+        drop(passing);
+        home.join().unwrap();
+        drop(receiver);
+        provider.reclaim();
+        assert_eq!(provider.stats().bytes_in_use, 0);
+    });
 }

@@ -22,8 +22,10 @@ const MAX_BORROWED: usize = 4;
 const OPERATIONS: &[&str] = &[
     "thread of a receiver: drop a view",
     "thread of a receiver: drop a view, the last one lent",
+    "thread of a receiver that has received nothing: drop a view",
     "thread of a subscriber: drop a view",
     "thread of a subscriber: drop a view, the last one lent",
+    "thread of a subscriber that has received nothing: drop a view",
 ];
 
 /// Each buffer that another thread has dropped can be lent again while the thread stands still.
@@ -47,10 +49,18 @@ fn role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     // Everything is lent.
     link.expect_go();
-    let mut views = Vec::new();
-    for _ in 0..MAX_BORROWED {
-        views.push(receiver.recv().unwrap());
-    }
+    let mut receive_all = || {
+        let mut views = Vec::new();
+        for _ in 0..MAX_BORROWED {
+            views.push(receiver.recv().unwrap());
+        }
+        views
+    };
+    let mut views = if arguments[0].contains("that has received nothing") {
+        thread::scope(|scope| scope.spawn(&mut receive_all).join().unwrap())
+    } else {
+        receive_all()
+    };
     let at = if arguments[0].ends_with("the last one lent") {
         MAX_BORROWED - 1
     } else {

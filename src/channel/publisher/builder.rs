@@ -172,7 +172,7 @@ impl<T: Payload + ?Sized> PublisherBuilder<T> {
 
     /// Sets how many buffers may be outstanding at a receiver, either queued or received and not yet
     /// dropped: from 1 to 1,048,576, rounded up to a power of two; default 2048. A receiver may choose
-    /// less. Each takes 24 bytes of /dev/shm and 16 bytes of heap per receiver.
+    /// less. Each takes 32 bytes of /dev/shm and 16 bytes of heap per receiver.
     pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
         self.options.common.max_borrowed = max_borrowed;
         self
