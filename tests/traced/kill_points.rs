@@ -33,8 +33,11 @@ const SEED: &str = "SHM_POOL_SEED";
 /// How often a path is recorded, to take the shortest: a child whose own path is longer can still
 /// be led along it. If a thread waits for the operation's effect, the longest is taken: a waiter
 /// that happens to recheck at that moment is not woken, and the wake-up would not be on the path.
-/// Also how often an operation is retried from the start if too many points are missed.
 const LOOKS: usize = 3;
+
+/// How often an operation is tried from the start if too many points are missed: other tests change what
+/// is listed in /dev/shm meanwhile.
+const ROUNDS: usize = 8;
 
 /// The suffix of operations that release memory that another thread waits for.
 const WAITED_FOR: &str = ", waited for";
@@ -177,7 +180,7 @@ struct Round {
 
 /// Kills children along a path until one round has missed few of its points.
 fn try_rounds(operation: &str, scene: &mut dyn Scene, seed: u64) -> Option<Round> {
-    for _ in 0..LOOKS {
+    for _ in 0..ROUNDS {
         let round = kill_along(operation, scene, seed);
         if round.missed <= round.points / MISSED {
             return Some(round);
